@@ -78,7 +78,7 @@ class InventoryError(UsageError):
 
 
 class PlanError(UsageError):
-    """A plan or prompt file is wrong. `problems` lists every fault found, each as "file:line:column: text"."""
+    """A plan or prompt file is wrong. `problems` lists every fault, each as "file:line:column: text"."""
 
     kind = "plan"
 
