@@ -1,0 +1,445 @@
+"""Start one inference server and own it until the laptop says stop, or is gone.
+
+What is ours to stop: every process that carries our mark in its environment or descends from the server. On
+Linux this process becomes a child subreaper, so a worker that forks twice, calls setsid and renames itself
+(or overwrites its environment, as setproctitle does) still has us as its ancestor; elsewhere the server's
+process group is taken too. Nothing is ever selected by name.
+
+Messages and documents: see `run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from . import _proc
+
+if TYPE_CHECKING:
+    from ._wire import Talk
+
+Json = Dict[str, Any]
+
+LOG_BYTES = 8 << 20
+LINE_CHARS = 2000
+TICK_S = 0.2
+SCAN_S = 5.0
+KILL_LIMIT_S = 15.0
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def run(args: Mapping[str, Any], talk: Talk) -> Json:
+    """Supervise one server. Times in seconds.
+
+    args:     argv, env (null unsets), cwd, port (int or "auto"; "{port}" in argv is replaced), run_id,
+              ready {path, deadline_s}, lease_s, stop_grace_s, log_lines; or
+              {"reap": true, run_id, stop_grace_s}: stop what a supervisor that was killed left running
+    events:   started {pid, port, started_at_unix} · waiting {elapsed_s, last_log} · ready {after_s} ·
+              log {lines} · died {as below}
+    messages: ping · log {lines} · stop. Silence longer than lease_s, or the end of the link, is a stop.
+    returns:  {stopped, reason: asked|laptop_gone|lease|signal|died, signals: {TERM, KILL: how many were sent},
+              left: [{pid, state, argv}], port, port_free, seconds, gpu_memory_mib: {before, after} or null};
+              with died: {exit_code, signal, after_s, log} if the server ended by itself after it was ready.
+              Errors port_in_use, server_died, server_not_healthy: {error, stop: {the same}}; all is gone then.
+    """
+    run_id = str(args["run_id"])
+    if not re.fullmatch(r"[\w.:-]+", run_id):
+        return _error(
+            "usage",
+            f"The run id {run_id!r} has characters that are not allowed.",
+            "Use letters, digits, . _ -",
+        )
+    grace_s = float(args.get("stop_grace_s", 10))
+    if args.get("reap"):
+        return dict(stop(Owned(run_id), grace_s), reason="asked")
+    port = free_port() if args["port"] == "auto" else int(args["port"])
+    if not _proc.port_is_free(port):
+        return _port_in_use(port)
+    with Signals() as signals:
+        return Supervisor(args, port, talk, signals).run(grace_s)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _error(kind: str, what: str, next: str, details: Sequence[str] = ()) -> Json:
+    return {"error": {"kind": kind, "what": what, "next": next, "details": list(details)}}
+
+
+def _port_in_use(port: int) -> Json:
+    holders = [f"pid {p.pid}: {' '.join(_proc.hide_argv(p.argv))}" for p in _proc.port_holders(port)]
+    return _error(
+        "port_in_use",
+        f"Port {port} is in use on this host; no server was started.",
+        'Take another port (or "auto"), or stop the process that holds it.',
+        holders or ["Who holds it cannot be seen by this user."],
+    )
+
+
+class Supervisor:
+    """One server's life: started, waited for, watched, stopped."""
+
+    def __init__(self, args: Mapping[str, Any], port: int, talk: Talk, signals: Signals) -> None:
+        self.talk, self.signals, self.port = talk, signals, port
+        self.run_id = str(args["run_id"])
+        self.argv = [word.replace("{port}", str(port)) for word in args["argv"]]
+        self.env: Dict[str, Optional[str]] = dict(args.get("env") or {})
+        self.cwd: Optional[str] = args.get("cwd")
+        self.deadline_s = float(args["ready"].get("deadline_s", 300))
+        self.path = str(args["ready"]["path"])
+        self.lease_s = float(args.get("lease_s", 60))
+        self.log_lines = int(args.get("log_lines", 40))
+        self.log = Log(_proc.secrets(self.argv, self.env))
+        self.owned = Owned(self.run_id)
+        self.ready = False
+
+    def run(self, grace_s: float) -> Json:
+        self.begun = self.heard = time.monotonic()
+        try:
+            try:
+                self.server = self._start()
+            except (OSError, ValueError) as error:
+                return self._not_started(error)
+            reason = self._watch()
+        finally:  # also when something unexpected happened: first of all nothing may be left
+            stopped = stop(self.owned, grace_s)
+            self.owned.release()
+            self.log.close()
+        stopped.update(reason=reason, port=self.port, port_free=_wait_port_free(self.port))
+        return self._outcome(reason, stopped)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        env = dict(os.environ, PYTHONUNBUFFERED="1")
+        for name, value in self.env.items():
+            env.pop(name, None)
+            if value is not None:
+                env[name] = str(value)
+        env[_proc.MARK] = self.run_id
+        self.owned.adopt_orphans()
+        server = subprocess.Popen(
+            self.argv,
+            env=env,
+            cwd=self.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.owned.own(server.pid)
+        self.log.drain(server)
+        now = time.time()
+        self.talk.emit({"event": "started", "pid": server.pid, "port": self.port, "started_at_unix": now})
+        return server
+
+    def _watch(self) -> str:
+        """Until there is a reason to stop; which."""
+        health = Health(self.port, self.path)
+        said = scanned = self.begun
+        try:
+            while True:
+                if self.server.poll() is not None:
+                    return "died"
+                if self.signals.caught is not None:
+                    return "signal"
+                now = time.monotonic()
+                if not self.ready:
+                    if health.answered.is_set():
+                        self.ready = True
+                        self.talk.emit({"event": "ready", "after_s": round(now - self.begun, 3)})
+                    elif now - self.begun > self.deadline_s:
+                        self.health_said = health.last
+                        return "not_healthy"
+                    elif now - said >= 1:
+                        said = now
+                        self.talk.emit(self._waiting(now))
+                if now - scanned > SCAN_S:
+                    scanned = now
+                    self.owned.scan(marks=False)
+                reason = self._listen(now)
+                if reason is not None:
+                    return reason
+        finally:
+            health.stop()
+
+    def _waiting(self, now: float) -> Json:
+        last = self.log.last(1)
+        return {
+            "event": "waiting",
+            "elapsed_s": round(now - self.begun, 1),
+            "last_log": last[0][:300] if last else "",
+        }
+
+    def _listen(self, now: float) -> Optional[str]:
+        """One message from the laptop, if any; a reason to stop, if any."""
+        try:
+            message = self.talk.receive(TICK_S)
+        except EOFError:
+            return "laptop_gone"
+        if message is None:
+            return "lease" if now - self.heard > self.lease_s else None
+        self.heard = now
+        if message.get("cmd") == "log":
+            self.talk.emit({"event": "log", "lines": self.log.last(int(message.get("lines", self.log_lines)))})
+        return "asked" if message.get("cmd") == "stop" else None
+
+    def _outcome(self, reason: str, stopped: Json) -> Json:
+        tail = self.log.last(self.log_lines)
+        command = " ".join(_proc.hide_argv(self.argv))
+        if reason == "died":
+            died = _death(self.server.returncode, time.monotonic() - self.begun, tail)
+            if self.ready:
+                self.talk.emit(dict(died, event="died"))
+                return dict(stopped, died=died)
+            how = f"exit code {died['exit_code']}" if died["signal"] is None else f"signal {died['signal']}"
+            what = f"The server ended with {how} before it was healthy: {command}"
+            return dict(
+                _error("server_died", what, "Its last lines, above, usually name the cause.", tail),
+                stop=stopped,
+            )
+        if reason == "not_healthy":
+            what = (
+                f"The server ran but did not answer {self.path} with 200 within {self.deadline_s:g} s "
+                f"({self.health_said}): {command}"
+            )
+            next = "Raise the deadline if its last lines, above, show progress. It has been stopped."
+            return dict(_error("server_not_healthy", what, next, tail), stop=stopped)
+        return stopped
+
+    def _not_started(self, error: Exception) -> Json:
+        what = f"The server could not be started: {_proc.hide(str(error), self.log.hidden)}"
+        return _error("server_died", what, "Check the command, the working folder and the interpreter's path.")
+
+
+def _death(code: int, after_s: float, log: List[str]) -> Json:
+    name: Optional[str] = None
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = str(-code)
+    return {
+        "exit_code": code if code >= 0 else None,
+        "signal": name,
+        "after_s": round(after_s, 3),
+        "log": log,
+    }
+
+
+# --- what is ours, and its end --------------------------------------------------------------------
+
+
+class Owned:
+    """The processes of one run. Remembers identities (pid with start time): a reused pid is not touched."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.server: Optional[int] = None
+        self.known: Set[Tuple[int, str]] = set()
+        self.foreign: Set[Tuple[int, str]] = set()
+        self.adopts = False
+
+    def adopt_orphans(self) -> None:
+        """Become the parent of every orphan below us (Linux). Children we have now are not the server's."""
+        self.foreign = {process.key for process in _proc.processes(False) if process.ppid == os.getpid()}
+        self.adopts = _subreaper(True)
+
+    def own(self, pid: int) -> None:
+        self.server = pid
+        self.known = {process.key for process in _proc.processes(False) if process.pid == pid}
+
+    def release(self) -> None:
+        if self.adopts:
+            _subreaper(False)
+
+    def scan(self, marks: bool = True) -> List[_proc.Process]:
+        """What is alive of this run, now; reaps the dead handed to us. `marks`: also read environments."""
+        table = _proc.processes(False)
+        mine = {process.pid for process in table if process.key in self.known}
+        if marks:
+            strangers = [process for process in table if process.pid not in mine and process.key not in self.foreign]
+            mine |= _proc.marked(self.run_id, [process.pid for process in strangers])
+        mine.discard(os.getpid())
+        grown = True
+        while grown:
+            more = {process.pid for process in table if self._belongs(process, mine)}
+            grown = not more <= mine
+            mine |= more
+        alive = [process for process in table if process.pid in mine and not self._reap(process)]
+        self.known |= {process.key for process in alive}
+        return alive
+
+    def _belongs(self, process: _proc.Process, mine: Set[int]) -> bool:
+        if process.key in self.foreign or process.pid == os.getpid():
+            return False
+        if self.adopts:
+            return process.ppid in mine or process.ppid == os.getpid()
+        return process.ppid in mine or process.group == self.server
+
+    def _reap(self, process: _proc.Process) -> bool:
+        """True if it is dead. The server itself is left to Popen, which keeps its exit code."""
+        if process.state not in "ZX":
+            return False
+        if process.ppid == os.getpid() and process.pid != self.server:
+            with contextlib.suppress(OSError):
+                os.waitpid(process.pid, os.WNOHANG)
+        return True
+
+
+def stop(owned: Owned, grace_s: float) -> Json:
+    """TERM to all, wait, KILL to all, until a look at the process table finds none of them, twice."""
+    begun = time.monotonic()
+    sent = {"TERM": 0, "KILL": 0}
+    told: Set[Tuple[int, str]] = set()
+    clear = 0
+    while True:
+        alive = owned.scan()
+        clear = 0 if alive else clear + 1
+        waited = time.monotonic() - begun
+        if clear == 2 or waited > grace_s + KILL_LIMIT_S:
+            break
+        name = "TERM" if waited <= grace_s else "KILL"
+        for process in alive:
+            if name == "KILL" or process.key not in told:
+                told.add(process.key)
+                sent[name] += _kill(process.pid, signal.SIGTERM if name == "TERM" else signal.SIGKILL)
+        time.sleep(0.05)
+    left = [
+        {"pid": p.pid, "state": p.state, "argv": _proc.hide_argv(p.argv)}
+        for p in _proc.processes()
+        if p.key in {process.key for process in alive} and p.state not in "ZX"
+    ]
+    return {"stopped": not left, "signals": sent, "left": left, "seconds": round(time.monotonic() - begun, 3)}
+
+
+def _kill(pid: int, number: int) -> int:
+    try:
+        os.kill(pid, number)
+    except OSError:  # gone meanwhile, or not ours to signal: the next look tells
+        return 0
+    return 1
+
+
+def _subreaper(on: bool) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def _wait_port_free(port: int) -> bool:
+    for _ in range(20):
+        if _proc.port_is_free(port):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+# --- the parts around it --------------------------------------------------------------------------
+
+
+class Log:
+    """The server's output: the last LOG_BYTES in memory, drained by a thread so that the server never blocks.
+    In memory, because a full disk cannot break it and nothing stays behind if we are killed."""
+
+    def __init__(self, hidden: Set[str]) -> None:
+        self.hidden = hidden
+        self._kept = bytearray()
+        self._lock = threading.Lock()
+        self._thread: Optional[threading.Thread] = None
+
+    def drain(self, server: subprocess.Popen[bytes]) -> None:
+        self._thread = threading.Thread(target=self._drain, args=(server,), daemon=True)
+        self._thread.start()
+
+    def _drain(self, server: subprocess.Popen[bytes]) -> None:
+        if server.stdout is None:
+            return
+        with server.stdout as pipe:
+            while True:
+                chunk = os.read(pipe.fileno(), 1 << 16)
+                if not chunk:
+                    return
+                self.add(chunk)
+
+    def add(self, chunk: bytes) -> None:
+        with self._lock:
+            self._kept += chunk
+            if len(self._kept) > LOG_BYTES:
+                del self._kept[: len(self._kept) - LOG_BYTES // 2]
+
+    def last(self, lines: int) -> List[str]:
+        """The last non-empty lines as a terminal shows them (what follows the last \\r), secrets hidden."""
+        with self._lock:
+            kept = bytes(self._kept[-max(lines, 1) * LINE_CHARS :])
+        shown = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in kept.split(b"\n"))
+        full = [line for line in shown if line.strip()]
+        return [_proc.hide(_proc.text(line[:LINE_CHARS]), self.hidden) for line in full[max(0, len(full) - lines) :]]
+
+    def close(self) -> None:
+        """Wait for the last lines; the pipe ends with the last process of the server."""
+        if self._thread is not None:
+            self._thread.join(2)
+
+
+class Health:
+    """Asks the server, in a thread so that the laptop is heard meanwhile. `answered` is set by a 200."""
+
+    def __init__(self, port: int, path: str) -> None:
+        self.answered = threading.Event()
+        self.last = "it was never reachable"
+        self._done = threading.Event()
+        threading.Thread(target=self._ask, args=(port, path), daemon=True).start()
+
+    def _ask(self, port: int, path: str) -> None:
+        while not self._done.is_set():
+            try:
+                with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as link:
+                    link.request("GET", path)
+                    status = link.getresponse().status
+                if status == 200:
+                    self.answered.set()
+                    return
+                self.last = f"last answer: HTTP {status}"
+            except (OSError, http.client.HTTPException) as error:
+                self.last = f"last try: {error or type(error).__name__}"
+            self._done.wait(0.25)
+
+    def stop(self) -> None:
+        self._done.set()
+
+
+class Signals:
+    """TERM, HUP and INT to us become a reason to stop the server first (a main thread can catch them)."""
+
+    def __init__(self) -> None:
+        self.caught: Optional[int] = None
+        self._before: Dict[signal.Signals, Any] = {}
+
+    def _note(self, number: int, _frame: object) -> None:
+        self.caught = number
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
