@@ -1,0 +1,123 @@
+"""What travels to the host: the command that finds a Python there, and one compressed program for its stdin."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+import zlib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from diag import bundle
+
+PACKAGE = "_diag_host"
+NO_PYTHON_STATUS = 86
+NO_PYTHON_MARK = "diag: no python"
+
+CANDIDATES = (
+    "python3",
+    *(f"python3.{minor}" for minor in range(15, 7, -1)),
+    "python",
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+    "/opt/homebrew/bin/python3",
+    "/usr/libexec/platform-python",
+    "/opt/conda/bin/python3",
+    "~/miniconda3/bin/python3",
+)
+
+# Read one line with a length, then that many bytes: unbuffered, because what follows belongs to the probe.
+# One line without ' or ! so that it survives every login shell, csh and fish included. A folder we stand in
+# must not shadow the standard library.
+BOOT = (
+    r'exec("import os,sys\nsys.path[:]=[p for p in sys.path if p]\nimport zlib\nl=b=bytes()\n'
+    r"while not l.endswith(bytes([10])):l+=os.read(0,1) or os._exit(3)\nn=int(l)\n"
+    r'while len(b)<n:b+=os.read(0,n-len(b)) or os._exit(3)\nexec(zlib.decompress(b))")'
+)
+
+_FIND = (
+    'for p in "$@"; do '
+    'case "$p" in "~/"*) p="$HOME/${p#"~/"}";; esac; '
+    'command -v "$p" >/dev/null 2>&1 || continue; '
+    '"$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1 && '
+    'exec "$p" FLAGS -c "$0"; '
+    'echo "diag: not usable: $p ($("$p" -V 2>&1 </dev/null))" >&2; '
+    f'done; echo "{NO_PYTHON_MARK}: tried $*" >&2; exit {NO_PYTHON_STATUS}'
+)
+
+
+def command(candidates: tuple[str, ...], *, isolated: bool = True) -> str:
+    """The line for the login shell. isolated: without PYTHON* variables and user site-packages (-I).
+
+    Not isolated is for the engine's own interpreter, which may need them to import the engine.
+    """
+    script = _FIND.replace("FLAGS", "-I -B" if isolated else "-B")
+    return shlex.join(["/bin/sh", "-c", script, BOOT, *candidates])
+
+
+@lru_cache(maxsize=64)
+def sources(module: str) -> Mapping[str, str]:
+    """Full name to source text of `module` ("probes.host") and all that it imports relatively, plus the wire."""
+    found: dict[str, str] = {f"{PACKAGE}.__init__": ""}
+    waiting = ["probes._wire", module]
+    while waiting:
+        name = waiting.pop()
+        path = _path(name)
+        key = f"{PACKAGE}.{name}" + (".__init__" if path.name == "__init__.py" else "")
+        if key in found:
+            continue
+        text = path.read_text(encoding="utf-8")
+        found[key] = text
+        waiting += _relative_imports(name, path, text)
+        if "." in name:
+            waiting.append(name.rpartition(".")[0])
+    return {key: found[key] for key in sorted(found)}
+
+
+def _path(name: str) -> Path:
+    top, _, rest = name.partition(".")
+    base = bundle.folder(top).joinpath(*rest.split(".")) if rest else bundle.folder(top)
+    return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+
+
+def _exists(name: str) -> bool:
+    return _path(name).is_file()
+
+
+def _relative_imports(name: str, path: Path, text: str) -> list[str]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ImportFrom) or node.level == 0:
+            continue
+        parts = package.split(".")
+        parts = parts[: len(parts) - (node.level - 1)]
+        base = ".".join([*parts, node.module] if node.module else parts)
+        # `from .x import y`: y is a module of package x, or a name inside module x.
+        inner = [f"{base}.{alias.name}" for alias in node.names]
+        found += [candidate for candidate in inner if _exists(candidate)]
+        if _exists(base):
+            found.append(base)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _program(module: str) -> str:
+    loader = (bundle.folder("probes") / "_loader.py").read_text(encoding="utf-8")
+    texts = {key: _without_comments(text) for key, text in sources(module).items()}
+    return f"{loader}\nSOURCES = {texts!r}\n"
+
+
+def _without_comments(text: str) -> str:
+    """Whole-line comments made empty: line numbers in a traceback stay those of the checkout."""
+    return text
+
+
+def payload(module: str, request: Mapping[str, object]) -> bytes:
+    """The length line and the program; it ends by serving `request` (JSON-able; its "module" is filled in)."""
+    # JSON in a Python string: floats, None and any text cross unchanged, and nothing in it is executed.
+    text = json.dumps({**request, "module": module})
+    body = zlib.compress(f"{_program(module)}import json\nstart(SOURCES, json.loads({text!r}))\n".encode(), 9)
+    return b"%d\n" % len(body) + body

@@ -1,0 +1,382 @@
+"""SSH by Paramiko: strict host keys, keys only, and a dead link is found.
+
+Paramiko takes a third of a second to import; this module is loaded at the first connection only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import paramiko
+
+from diag.errors import (
+    HostError,
+    HostKeyChanged,
+    HostKeyUnknown,
+    HostUnreachable,
+    LinkLost,
+)
+from diag.hosts import identity, known_hosts
+from diag.hosts.inventory import Host
+from diag.hosts.transport import MAX_BYTES, Capped, Completed, Stream, run_to_end
+
+# A dead peer is found within WATCH_EVERY_S + WATCH_LIMIT_S (R1: at most 15 s).
+WATCH_EVERY_S = 4.0
+WATCH_LIMIT_S = 9.0
+WINDOW_BYTES = 8 * 1024 * 1024  # one channel moves at most one window per round trip
+
+WEAK = {
+    "ciphers": ["3des-cbc", "aes128-cbc", "aes192-cbc", "aes256-cbc", "blowfish-cbc"],
+    "macs": ["hmac-md5", "hmac-md5-96", "hmac-sha1", "hmac-sha1-96"],
+    "kex": [
+        "diffie-hellman-group1-sha1",
+        "diffie-hellman-group14-sha1",
+        "diffie-hellman-group-exchange-sha1",
+    ],
+    "keys": ["ssh-rsa", "ssh-dss"],
+    "pubkeys": ["ssh-rsa", "ssh-dss"],
+}
+
+# Without a handler, logging prints Paramiko's own tracebacks on our standard error.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+def open_ssh(host: Host) -> ParamikoTransport:
+    """Connect, check the host's key, then authenticate; no command can run before both have succeeded."""
+    sock = _tcp(host)
+    transport = None
+    try:
+        transport = _handshake(host, sock)
+        _check_host_key(host, transport)
+        identity.authenticate(transport, host, host.user or getpass.getuser())
+    except BaseException:
+        if transport is not None:
+            transport.close()
+        sock.close()
+        raise
+    return ParamikoTransport(host, transport, sock)
+
+
+def _where(host: Host) -> str:
+    return f"{host.name} ({host.address} port {host.port})"
+
+
+def _tcp(host: Host) -> socket.socket:
+    try:
+        sock = socket.create_connection((host.address, host.port), host.connect_timeout_s)
+    except (socket.gaierror, UnicodeError) as error:
+        raise HostUnreachable(
+            f"{_where(host)}: the name {host.address!r} could not be resolved: {error}.",
+            next="Correct address in the inventory, or look at your DNS or VPN.",
+        ) from None
+    except TimeoutError:
+        raise HostUnreachable(
+            f"{_where(host)}: no answer within {host.connect_timeout_s:g} s.",
+            next="See that the machine is up and that no firewall drops the connection.",
+        ) from None
+    except OSError as error:
+        raise HostUnreachable(
+            f"{_where(host)}: the connection failed: {error}.",
+            next="See that sshd runs there and that address and port in the inventory are right.",
+        ) from None
+    _detect_dead_peer(sock)
+    return sock
+
+
+def _detect_dead_peer(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Names differ between Linux and macOS; what is missing is left to the watchdog.
+    options = {"TCP_KEEPIDLE": 4, "TCP_KEEPALIVE": 4, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
+    for name, value in options.items():
+        if hasattr(socket, name):
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _handshake(host: Host, sock: socket.socket) -> paramiko.Transport:
+    transport = paramiko.Transport(sock, default_window_size=WINDOW_BYTES, disabled_algorithms=WEAK)
+    transport.daemon = True
+    transport.banner_timeout = host.connect_timeout_s
+    transport.handshake_timeout = host.connect_timeout_s
+    transport.auth_timeout = host.connect_timeout_s
+    known = known_hosts.known_types(_entries(host)[0])
+    options = transport.get_security_options()
+    options.key_types = tuple(sorted(options.key_types, key=lambda kind: _preference(kind, known)))
+    try:
+        transport.start_client(timeout=2 * host.connect_timeout_s)
+        transport.get_remote_server_key()
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        transport.close()
+        raise HostUnreachable(
+            f"{_where(host)}: the SSH handshake failed: {_text(error)}.",
+            next="See that an SSH server listens on that port, and that it offers current algorithms.",
+        ) from None
+    return transport
+
+
+def _text(error: BaseException) -> str:
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _preference(kind: str, known: list[str]) -> int:
+    # An RSA key is on record as ssh-rsa, whichever hash signs with it.
+    recorded = "ssh-rsa" if kind.startswith("rsa-sha2-") else kind
+    return known.index(recorded) if recorded in known else len(known)
+
+
+def _known_hosts_files(host: Host) -> list[Path]:
+    if host.known_hosts is not None:
+        return [host.known_hosts]
+    home = Path("~/.ssh").expanduser()
+    system = Path("/etc/ssh")
+    return [home / "known_hosts", home / "known_hosts2", system / "ssh_known_hosts", system / "ssh_known_hosts2"]
+
+
+def _entries(host: Host) -> tuple[list[known_hosts.Entry], list[str]]:
+    """The lines that concern this host, and what could not be read."""
+    name = known_hosts.host_pattern_name(host.address, host.port)
+    entries, problems = [], []
+    for path in _known_hosts_files(host):
+        try:
+            text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        except FileNotFoundError:
+            if host.known_hosts is not None:
+                problems.append(f"{path}: there is no such file")
+            continue
+        except OSError as error:
+            problems.append(f"{path}: cannot be read: {error.strerror}")
+            continue
+        entries += known_hosts.entries_for(name, path, text)
+    return entries, problems
+
+
+def _check_host_key(host: Host, transport: paramiko.Transport) -> None:
+    key = transport.get_remote_server_key()
+    entries, problems = _entries(host)
+    answer = known_hosts.judge(key.asbytes(), entries)
+    if answer.verdict == "known":
+        return
+    seen = f"{key.get_name()} {known_hosts.fingerprint(key.asbytes())}"
+    name = known_hosts.host_pattern_name(host.address, host.port)
+    if answer.verdict == "unknown":
+        _refuse_unknown(
+            host, name, seen, [*problems, *(f"{e.where}: {e.marker or e.key_type}: {e.why}" for e in answer.entries)]
+        )
+    if answer.verdict == "revoked":
+        raise HostKeyChanged(
+            f"{_where(host)}: its host key is marked as revoked. Nothing was run there.",
+            next="Do not connect; ask who revoked the key.",
+            details=[f"seen: {seen}", *(f"{entry.where}: @revoked" for entry in answer.entries)],
+        )
+    lines = [f"{e.where}: {e.key_type} {known_hosts.fingerprint(e.key or b'')}" for e in answer.entries]
+    raise HostKeyChanged(
+        f"{_where(host)}: its host key is not the one on record. Nothing was run there.",
+        next="Ask the machine's owner for the right fingerprint; only if the new key is right, correct that line.",
+        details=[f"seen: {seen}", *lines],
+    )
+
+
+def _refuse_unknown(host: Host, name: str, seen: str, details: list[str]) -> NoReturn:
+    target = host.known_hosts or Path("~/.ssh/known_hosts").expanduser()
+    scan = f"ssh-keyscan -p {host.port} {host.address}"
+    raise HostKeyUnknown(
+        f"{_where(host)}: no host key is on record for {name}. Nothing was run there.",
+        next=f"Compare the fingerprint with the machine's owner, then add the key: {scan} >> {target}",
+        details=[f"seen: {seen}", *details],
+    )
+
+
+class ParamikoTransport:
+    """One SSH connection. Channels may be used from several threads at once."""
+
+    def __init__(self, host: Host, transport: paramiko.Transport, sock: socket.socket) -> None:
+        self.host = host
+        self._transport = transport
+        self._sock = sock
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="diag-watchdog", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Ask the server for a sign of life; without one, cut the connection, so that every reader wakes up."""
+        while not self._closed.wait(WATCH_EVERY_S) and self._transport.is_active():
+            timer = threading.Timer(WATCH_LIMIT_S, self._cut)
+            timer.daemon = True
+            timer.start()
+            try:
+                # Any answer will do, a refusal is one. Without wait, Paramiko never looks for it.
+                self._transport.global_request("keepalive@openssh.com", wait=True)
+            except Exception:
+                self._cut()
+            finally:
+                timer.cancel()
+
+    def _cut(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def lost(self) -> LinkLost:
+        return LinkLost(
+            f"The connection to {_where(self.host)} ended before the answer was complete.",
+            next="What was begun there may have happened or not: connect again and look before repeating it.",
+        )
+
+    def is_active(self) -> bool:
+        return self._transport.is_active()
+
+    def exec(self, command: str, *, stdin: bytes = b"", timeout_s: float = 60, max_bytes: int = MAX_BYTES) -> Completed:
+        process = self.popen(command, max_stderr_bytes=max_bytes)
+        try:
+            return run_to_end(process, command, stdin=stdin, timeout_s=timeout_s, max_bytes=max_bytes)
+        finally:
+            process.close()
+
+    def popen(self, command: str, *, max_stderr_bytes: int = 65536) -> SshProcess:
+        channel = self._open(lambda: self._transport.open_session(timeout=self.host.connect_timeout_s))
+        try:
+            channel.exec_command(command)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            channel.close()
+            if not self._transport.is_active():
+                raise self.lost() from None
+            raise HostError(
+                f"{_where(self.host)}: the server would not run a command: {_text(error)}.",
+                next="See the account's shell there, and ForceCommand in its sshd_config.",
+            ) from None
+        return SshProcess(self, channel, max_stderr_bytes)
+
+    def open_tcp(self, host: str, port: int, timeout_s: float) -> Stream:
+        return SshStream(
+            self,
+            self._open(
+                lambda: self._transport.open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=timeout_s)
+            ),
+        )
+
+    def _open(self, open_channel: Callable[[], paramiko.Channel]) -> paramiko.Channel:
+        try:
+            return open_channel()
+        except paramiko.ChannelException as error:
+            if error.code == 2:
+                raise ConnectionRefusedError(f"{self.host.name}: {error.text}") from None
+            raise HostError(
+                f"{_where(self.host)}: the server refused a channel: {error.text}.",
+                next="See MaxSessions and AllowTcpForwarding in its sshd_config.",
+            ) from None
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            if not self._transport.is_active():
+                raise self.lost() from None
+            raise TimeoutError(_text(error)) from None
+
+    def close(self) -> None:
+        self._closed.set()
+        self._transport.close()
+        self._sock.close()
+
+    def __enter__(self) -> ParamikoTransport:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class SshProcess:
+    def __init__(self, connection: ParamikoTransport, channel: paramiko.Channel, max_stderr_bytes: int) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._stderr = Capped(max_stderr_bytes)
+        self._drain = threading.Thread(target=self._drain_stderr, name="diag-stderr", daemon=True)
+        self._drain.start()
+
+    def _drain_stderr(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self._channel.recv_stderr(65536):
+                self._stderr.add(data)
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._channel.send(view[:32768].tobytes()) :]
+            except TimeoutError:
+                time.sleep(0.01)  # the channel's time-out is the reader's; a full window passes
+            except OSError:
+                if not self._connection.is_active():
+                    raise self._connection.lost() from None
+                raise BrokenPipeError("the program no longer reads") from None
+
+    def close_stdin(self) -> None:
+        # On a lost link there is nobody to tell.
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.shutdown_write()
+
+    def read(self, timeout_s: float | None) -> bytes:
+        self._channel.settimeout(timeout_s)
+        data = self._channel.recv(65536)
+        # Paramiko ends a lost stream as if it were complete: only the server's own EOF is one.
+        if not data and not self._channel.eof_received:
+            _wait_until(lambda: not self._connection.is_active(), 1.0)
+            if not self._connection.is_active():
+                raise self._connection.lost()
+        return data
+
+    def stderr(self) -> Capped:
+        return self._stderr
+
+    def exit_status(self, timeout_s: float) -> int | None:
+        deadline = time.monotonic() + timeout_s
+        if not self._channel.status_event.wait(timeout_s):
+            return None
+        self._drain.join(min(0.5, max(0.0, deadline - time.monotonic())))
+        status = self._channel.exit_status
+        return status if status >= 0 else None
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class SshStream:
+    """A direct-tcpip channel, as a socket."""
+
+    def __init__(self, connection: ParamikoTransport, channel: paramiko.Channel) -> None:
+        self._connection = connection
+        self._channel = channel
+
+    def settimeout(self, timeout: float | None, /) -> None:
+        self._channel.settimeout(timeout)
+
+    def recv(self, nbytes: int, /) -> bytes:
+        data = self._channel.recv(nbytes)
+        if not data and not self._channel.eof_received and not self._connection.is_active():
+            raise self._connection.lost()
+        return data
+
+    def sendall(self, data: bytes, /) -> None:
+        try:
+            self._channel.sendall(data)
+        except TimeoutError:
+            raise
+        except OSError:
+            if not self._connection.is_active():
+                raise self._connection.lost() from None
+            raise BrokenPipeError("the other side no longer reads") from None
+
+    def readable(self) -> bool:
+        return bool(self._channel.recv_ready() or self._channel.eof_received or self._channel.closed)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _wait_until(condition: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
