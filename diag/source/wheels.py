@@ -92,9 +92,7 @@ def _download(package: str, version: str, target: Path, timeout_s: float) -> Non
         command += ["--platform", platform]
     command.append(f"{package}=={version}")
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
         raise PreconditionFailed(
             f"Fetching {package}=={version} took longer than {timeout_s:.0f} s.",
@@ -112,6 +110,4 @@ def _not_fetched(package: str, version: str, said: str) -> PreconditionFailed:
         advice = "Check that the package index can be reached from here."
     else:
         advice = "Check the version: the index answered, and has no such release for Linux."
-    return PreconditionFailed(
-        f"The wheel {package}=={version} could not be fetched.", next=advice, details=lines[-5:]
-    )
+    return PreconditionFailed(f"The wheel {package}=={version} could not be fetched.", next=advice, details=lines[-5:])
