@@ -5,6 +5,7 @@ Also here, because everything that leaves the host passes it: hiding of secret v
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import signal
@@ -77,6 +78,13 @@ def command(argv: Sequence[str], limit_s: float) -> Tuple[str, str]:
     return text(out), ""
 
 
+def gpu_memory_mib(limit_s: float = 5.0) -> Optional[List[int]]:
+    """Memory in use, MiB a GPU; None where that cannot be asked."""
+    argv = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    used = command(argv, limit_s)[0].split()
+    return [int(number) for number in used] if used and all(number.isdecimal() for number in used) else None
+
+
 # --- the process table ----------------------------------------------------------------------------
 
 
@@ -136,6 +144,11 @@ def started_unix(process: Process) -> Optional[float]:
         return int(boot.group(1)) + int(process.start) / os.sysconf("SC_CLK_TCK") if boot else None
     except ValueError:
         return None
+
+
+def utc(unix: float) -> str:
+    """2026-11-29T17:23:01Z"""
+    return datetime.datetime.fromtimestamp(unix, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def environment(pid: int) -> Dict[str, str]:
@@ -222,6 +235,11 @@ _TOKEN_NAME = re.compile(r"TOKENS?(?![A-Z])")  # but not --tokenizer-path
 _COUNT = re.compile(r"[\d.,_]{1,9}|None|auto", re.I)  # and not --speculative-num-draft-tokens 4
 _SECRET_TEXT = re.compile(r"(?<=://)[^/@\s]+(?=@)|\b(?:sk-|hf_)[\w-]{16,}")
 
+_TELLING = re.compile(
+    r"(CUDA|NCCL|SGL|SGLANG|VLLM|TORCH\w*|PYTORCH|TRITON|FLASHINFER|HF|HIP|ROCM|OMP|MC|UCX|GLOO|NVSHMEM)_"
+    r"|PYTHONPATH$|LD_LIBRARY_PATH$|LD_PRELOAD$|VIRTUAL_ENV$|CONDA_PREFIX$|DIAG_RUN_ID$"
+)
+
 
 def is_secret(name: str, value: str) -> bool:
     """Is this variable or flag one whose value must not leave the host?"""
@@ -261,6 +279,7 @@ def hide_argv(argv: Sequence[str]) -> List[str]:
     ]
 
 
-def hide_env(env: Mapping[str, str]) -> Dict[str, str]:
-    """Variables that may be shown."""
-    return {name: "***" if is_secret(name, value) else hide(value) for name, value in env.items()}
+def telling(env: Mapping[str, str]) -> Dict[str, str]:
+    """Those variables that change what an engine does, fit to be shown."""
+    shown = {name: value for name, value in sorted(env.items()) if _TELLING.match(name)}
+    return {name: "***" if is_secret(name, value) else hide(value) for name, value in shown.items()}

@@ -109,6 +109,7 @@ class Supervisor:
         self.ready = False
 
     def run(self, grace_s: float) -> Json:
+        memory_mib = _proc.gpu_memory_mib()
         self.begun = self.heard = time.monotonic()
         try:
             try:
@@ -121,6 +122,7 @@ class Supervisor:
             self.owned.release()
             self.log.close()
         stopped.update(reason=reason, port=self.port, port_free=_wait_port_free(self.port))
+        stopped["gpu_memory_mib"] = _settled(memory_mib)
         return self._outcome(reason, stopped)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -349,6 +351,20 @@ def _wait_port_free(port: int) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def _settled(before: Optional[List[int]]) -> Optional[Json]:
+    """GPU memory before the start and after the stop; the driver frees it a moment after the last process.
+    Others use the GPUs too, so a difference is reported, not judged."""
+    if before is None:
+        return None
+    after = _proc.gpu_memory_mib()
+    for _ in range(5):
+        if after is None or all(now <= then + 64 for now, then in zip(after, before)):
+            break
+        time.sleep(1)
+        after = _proc.gpu_memory_mib()
+    return {"before": before, "after": after}
 
 
 # --- the parts around it --------------------------------------------------------------------------

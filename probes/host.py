@@ -1,0 +1,54 @@
+"""Everything about a host that a diagnosis starts from, in one call."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+
+from . import environments, integrity, servers
+from .facts import Facts
+
+Json = Dict[str, Any]
+
+
+def run(args: Mapping[str, Any], talk: object = None) -> Json:
+    """args: packages (also to be listed), files (paths inside site-packages, to be hashed and sent), python (the
+    engine's interpreter, if known), verify_all (hash every file of the engines and of the packages of `files`).
+
+    -> {schema: 1, facts, environments, servers, sources, unknown: [{what, why}]}; the parts are described where
+    they are made: facts.run, environments.describe, servers.find, integrity.inspect. What could not be looked at
+    is in `unknown`, with why; it is never silently absent.
+    """
+    packages: List[str] = list(args.get("packages") or [])
+    slow = Facts()
+    unknown: List[Json] = []
+    running, interpreters = servers.find(unknown, packages)
+    found = environments.find(args.get("python"), interpreters, packages)
+    sources = _sources(found, list(args.get("files") or []), bool(args.get("verify_all")))
+    for source in sources:
+        unknown += source.pop("unknown")
+    if args.get("python") and environments.named(args["python"]) is None:
+        unknown.append({"what": f"environment of {args['python']}", "why": "no such interpreter, or no site-packages"})
+    facts = slow.collect()
+    return {
+        "schema": 1,
+        "facts": facts["facts"],
+        "environments": found,
+        "servers": running,
+        "sources": sources,
+        "unknown": facts["unknown"] + unknown,
+    }
+
+
+def _sources(found: Sequence[Json], files: Sequence[str], verify_all: bool) -> List[Json]:
+    """Each package that `files` belong to (with verify_all, the engines too), wherever it can be imported from."""
+    tops = {path.split("/", 1)[0] for path in files} | (set(environments.ENGINES) if verify_all else set())
+    documents = []
+    seen: Set[Tuple[str, str]] = set()
+    for environment in found:
+        for top in sorted(tops):
+            base = environments.locate(environment, top)
+            if base is not None and (base, top) not in seen:
+                seen.add((base, top))
+                wanted = [path for path in files if path.split("/", 1)[0] == top]
+                documents.append(integrity.inspect(base, environment["search_path"], top, wanted, verify_all))
+    return documents
