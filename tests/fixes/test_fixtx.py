@@ -1,0 +1,512 @@
+"""The transaction on the host, in-process: real files, and a crash after every single operation."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from probes import fixtx
+
+OLD = b"# \xc3\xa4lt\r\nVALUE = 1\r\n\ttext = 2".replace(b"\t", b"")  # CRLF, no final newline
+NEW = b"VALUE = 17\n"
+
+
+class Crash(BaseException):
+    """The process is killed here."""
+
+
+class CrashingOps(fixtx.Ops):
+    """Crashes after the k-th operation; with `torn`, a k-th write has written only a part."""
+
+    def __init__(self, after: int, torn: bool = False) -> None:
+        super().__init__()
+        self.left = after
+        self.torn = torn
+
+    def did(self, name: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Crash
+
+    def write(self, fd: int, data: bytes) -> None:
+        if self.torn and self.left == 1:
+            data = data[: len(data) // 2]
+        super().write(fd, data)
+
+
+class FailingOps(fixtx.Ops):
+    """The k-th operation (from 1) fails with this error instead of being done."""
+
+    def __init__(self, at: int, number: int) -> None:
+        super().__init__()
+        self.left = at
+        self.number = number
+        self.failed: str | None = None
+
+    def _do(self, name: str, act: Any, *args: Any, **more: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            self.failed = name
+            raise OSError(self.number, os.strerror(self.number), str(args[0]))
+        return super()._do(name, act, *args, **more)
+
+
+class Box:
+    """A host in small: a site-packages folder and a state folder."""
+
+    def __init__(self, root: Path, files: dict[str, bytes]) -> None:
+        self.site = root / "site-packages"
+        self.state = root / "state"
+        self.old = dict(files)
+        for name, content in files.items():
+            path = self.path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o640)
+            os.utime(path, ns=(1_600_000_000_123_456_789, 1_600_000_000_123_456_789))
+            cache = path.parent / "__pycache__"
+            cache.mkdir(exist_ok=True)
+            (cache / f"{path.stem}.cpython-311.pyc").write_bytes(b"stale")
+        info = self.site / "pkg-1.0.dist-info"
+        info.mkdir()
+        (info / "RECORD").write_text("")
+
+    def path(self, name: str) -> Path:
+        return self.site / name
+
+    def run(self, action: str, ops: fixtx.Ops | None = None, **more: Any) -> dict[str, Any]:
+        args = {"action": action, "fix": "demo", "package": "pkg", "site_packages": str(self.site), **more}
+        return fixtx.run(json.loads(json.dumps(args)), None, ops)
+
+    def apply(self, ops: fixtx.Ops | None = None, new: bytes = NEW, **more: Any) -> dict[str, Any]:
+        files = [
+            {"path": name, "pre_sha256": sha(old), "content_b64": base64.b64encode(zlib.compress(new)).decode()}
+            for name, old in self.old.items()
+        ]
+        return self.run("apply", ops, version="1.0", files=files, **more)
+
+    def contents(self) -> list[bytes]:
+        return [self.path(name).read_bytes() for name in self.old]
+
+    def litter(self) -> list[str]:
+        """Names in the package that neither the package nor Python put there."""
+        return [str(path) for path in self.site.rglob("*") if path.name.endswith(".diag")]
+
+    def backups(self) -> list[Path]:
+        return list(self.state.rglob("*.orig"))
+
+    def is_old(self) -> bool:
+        return self.contents() == list(self.old.values())
+
+    def is_new(self) -> bool:
+        return all(content == NEW for content in self.contents())
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # Looking for servers reads every process of this machine; that is another test's business.
+    monkeypatch.setattr(fixtx, "_processes", lambda site, args, changed: ([], []))
+    monkeypatch.setattr(fixtx, "_compile", lambda content, path, python: sys.executable)
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path, {"pkg/deep/mod.py": OLD})
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Box:
+    return Box(tmp_path, {"pkg/deep/mod.py": OLD, "pkg/other.py": b"other = 1\n"})
+
+
+def test_apply_then_revert_gives_back_bytes_mode_and_time(box: Box) -> None:
+    before = box.path("pkg/deep/mod.py").stat()
+    done = box.apply()
+    assert done["changed"] is True
+    assert done["status"]["state"] == "applied"
+    assert box.is_new()
+    after = box.path("pkg/deep/mod.py").stat()
+    assert stat.S_IMODE(after.st_mode) == 0o640
+    assert after.st_mtime_ns > before.st_mtime_ns
+    assert not list(box.site.rglob("*.pyc"))
+
+    undone = box.run("revert")
+    assert undone["changed"] is True
+    assert undone["status"]["state"] == "not_applied"
+    assert box.is_old()
+    final = box.path("pkg/deep/mod.py").stat()
+    assert (final.st_mtime_ns, final.st_mode, final.st_uid) == (before.st_mtime_ns, before.st_mode, before.st_uid)
+    assert box.litter() == []
+    assert box.backups() == []
+
+
+def test_a_second_apply_or_revert_has_nothing_to_do(box: Box) -> None:
+    assert box.run("revert")["changed"] is False
+    box.apply()
+    assert box.apply()["changed"] is False
+    assert len(box.backups()) == 1
+    box.run("revert")
+    assert box.run("revert")["changed"] is False
+    assert box.apply()["changed"] is True
+
+
+def test_the_state_folder_is_private(box: Box) -> None:
+    box.apply()
+    folder = box.state / "diag" / "fixes"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    journal = next(folder.glob("*.journal"))
+    assert stat.S_IMODE(journal.stat().st_mode) == 0o600
+    assert box.run("status")["journal"] == str(journal)
+
+
+def test_status_and_read_touch_nothing(box: Box) -> None:
+    assert box.run("status")["state"] == "not_applied"
+    document = box.run("read", files=["pkg/deep/mod.py"])
+    assert zlib.decompress(base64.b64decode(document["files"][0]["content_b64"])) == OLD
+    assert document["version"] == "1.0"
+    assert document["status"]["state"] == "not_applied"
+    assert not box.state.exists()
+
+
+def test_a_package_that_is_not_there(box: Box) -> None:
+    error = box.run("read", package="vllm", files=["vllm/x.py"])["error"]
+    assert error["kind"] == "package_not_installed"
+    assert str(box.site) in error["details"][0]
+
+
+def operations(action: str, tmp_path: Path) -> int:
+    """How many operations an undisturbed run takes."""
+    counter = CrashingOps(10**9)
+    box = Box(tmp_path, {"pkg/deep/mod.py": OLD, "pkg/other.py": b"other = 1\n"})
+    if action == "revert":
+        box.apply()
+        box.run("revert", counter)
+    else:
+        box.apply(counter)
+    return 10**9 - counter.left
+
+
+def crashed_box(root: Path, action: str, after: int, torn: bool, monkeypatch: pytest.MonkeyPatch) -> Box:
+    monkeypatch.setenv("XDG_STATE_HOME", str(root / "state"))
+    box = Box(root, {"pkg/deep/mod.py": OLD, "pkg/other.py": b"other = 1\n"})
+    if action == "revert":
+        box.apply()
+    ops = CrashingOps(after, torn)
+    with pytest.raises(Crash):
+        box.run("revert", ops) if action == "revert" else box.apply(ops)
+    assert all(content in (NEW, old) for content, old in zip(box.contents(), box.old.values(), strict=True))
+    return box
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("then", ["apply", "revert", "recover"])
+@pytest.mark.parametrize("action", ["apply", "revert"])
+def test_a_crash_after_every_operation(
+    action: str, then: str, torn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "count").mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "count" / "state"))
+    total = operations(action, tmp_path / "count")
+    assert total > 20
+    for after in range(1, total + 1):
+        box = crashed_box(tmp_path / str(after), action, after, torn, monkeypatch)
+        said = box.run("status")["state"]
+        if said == "applied":
+            assert box.is_new()
+        elif said == "not_applied":
+            assert box.is_old()
+        else:
+            assert said == "outstanding"
+        done = box.apply() if then == "apply" else box.run(then)
+        assert "error" not in done, (after, done)
+        assert box.is_old() or box.is_new()
+        assert done["status"]["state"] == ("applied" if box.is_new() else "not_applied")
+        if then != "recover":
+            assert box.is_new() == (then == "apply")
+        assert box.litter() == []
+        box.run("revert")
+        assert box.is_old()
+        assert box.backups() == []
+
+
+@pytest.mark.parametrize("action", ["apply", "revert"])
+def test_a_crash_of_the_recovery_too(action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "count").mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "count" / "state"))
+    total = operations(action, tmp_path / "count")
+    for after in range(1, total + 1, 3):
+        for second in range(1, 30, 2):
+            box = crashed_box(tmp_path / f"{after}-{second}", action, after, False, monkeypatch)
+            try:
+                box.run("recover", CrashingOps(second))
+            except Crash:
+                pass
+            else:
+                break
+            assert box.run("status")["state"] in ("outstanding", "applied", "not_applied")
+            assert box.run("recover")["status"]["state"] == ("applied" if box.is_new() else "not_applied")
+            assert box.is_old() or box.is_new()
+            assert box.litter() == []
+
+
+@pytest.mark.parametrize("action", ["apply", "revert"])
+def test_every_operation_fails_once(action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, say. Nothing is half done, the message names the place, and the next run succeeds."""
+    for at in range(1, 200):
+        root = tmp_path / str(at)
+        monkeypatch.setenv("XDG_STATE_HOME", str(root / "state"))
+        box = Box(root, {"pkg/deep/mod.py": OLD, "pkg/other.py": b"other = 1\n"})
+        ops = FailingOps(at, 28)
+        if action == "revert":
+            box.apply()
+            done = box.run("revert", ops)
+        else:
+            done = box.apply(ops)
+        if ops.failed is None:
+            break
+        if "error" in done:
+            assert done["error"]["kind"] == "precondition"
+            assert "No space left" in done["error"]["what"]
+        state = box.run("status")["state"]
+        assert state == "outstanding" or state == ("applied" if box.is_new() else "not_applied")
+        assert "error" not in (box.run("revert") if action == "revert" else box.apply())
+        assert box.is_old() if action == "revert" else box.is_new()
+        assert box.litter() == []
+    else:
+        pytest.fail("it never ran without a failure")
+
+
+def test_what_someone_else_changed_is_not_overwritten(box: Box) -> None:
+    box.apply()
+    box.path("pkg/deep/mod.py").write_bytes(b"mine = 1\n")
+    assert box.run("status")["state"] == "modified"
+    error = box.run("revert")["error"]
+    assert error["kind"] == "file_not_as_expected"
+    assert any(sha(b"mine = 1\n") in line for line in error["details"])
+    assert any(str(backup) in line for backup in box.backups() for line in error["details"])
+    assert box.contents() == [b"mine = 1\n"]
+
+
+def test_what_someone_else_changed_in_the_middle_is_not_touched(box: Box) -> None:
+    with pytest.raises(Crash):
+        box.apply(CrashingOps(20))
+    box.path("pkg/deep/mod.py").write_bytes(b"mine = 1\n")
+    for action in ("revert", "recover"):
+        assert box.run(action)["error"]["kind"] == "file_not_as_expected"
+    assert box.run("status")["state"] == "outstanding"
+    assert box.contents() == [b"mine = 1\n"]
+
+
+def test_an_upgraded_package_can_be_mended_again(box: Box) -> None:
+    box.apply()
+    box.path("pkg/deep/mod.py").write_bytes(b"VALUE = 2\n")
+    box.old = {"pkg/deep/mod.py": b"VALUE = 2\n"}
+    assert box.apply()["changed"] is True
+    assert len(box.backups()) == 1
+    box.run("revert")
+    assert box.contents() == [b"VALUE = 2\n"]
+
+
+def test_a_file_that_changed_since_it_was_read(box: Box) -> None:
+    box.path("pkg/deep/mod.py").write_bytes(b"later = 1\n")
+    error = box.apply()["error"]
+    assert error["kind"] == "file_not_as_expected"
+    assert error["details"][-1] == "the fix is now: not_applied"
+    assert box.contents() == [b"later = 1\n"]
+
+
+def test_another_version(box: Box) -> None:
+    (box.site / "pkg-1.0.dist-info").rename(box.site / "pkg-1.1.dist-info")
+    assert box.apply()["error"]["kind"] == "file_not_as_expected"
+    assert box.is_old()
+
+
+@pytest.mark.parametrize("path", ["../outside.py", "pkg/../../outside.py", "/etc/passwd", "pkg/out/mod.py", "top.py"])
+def test_a_way_out_of_the_package(path: str, box: Box) -> None:
+    outside = box.site.parent / "outside"
+    outside.mkdir()
+    (outside / "mod.py").write_bytes(OLD)
+    (box.site / "pkg" / "out").symlink_to(outside)
+    (box.site / "top.py").write_bytes(OLD)
+    box.old = {path: OLD}
+    assert box.apply()["error"]["kind"] == "precondition"
+    assert (outside / "mod.py").read_bytes() == OLD
+
+
+def test_a_link_is_not_followed(box: Box) -> None:
+    real = box.site.parent / "real.py"
+    box.path("pkg/deep/mod.py").rename(real)
+    box.path("pkg/deep/mod.py").symlink_to(real)
+    assert box.apply()["error"]["kind"] == "file_not_as_expected"
+    assert real.read_bytes() == OLD
+
+
+def test_a_hard_link_elsewhere_keeps_its_content(box: Box) -> None:
+    """uv and conda link files from a cache that other environments share."""
+    os.link(box.path("pkg/deep/mod.py"), box.site.parent / "cache.py")
+    box.apply()
+    assert (box.site.parent / "cache.py").read_bytes() == OLD
+
+
+@pytest.mark.parametrize("name", ["diag", "diag/fixes"])
+def test_planted_state_folders(name: str, box: Box) -> None:
+    planted = box.state / name
+    planted.parent.mkdir(parents=True, mode=0o700)
+    planted.parent.chmod(0o700)
+    elsewhere = box.site.parent / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    planted.symlink_to(elsewhere)
+    assert "is not a folder that is this user's alone" in box.apply()["error"]["what"]
+    planted.unlink()
+    planted.mkdir()
+    planted.chmod(0o777)
+    assert "is not a folder that is this user's alone" in box.apply()["error"]["what"]
+    assert box.is_old()
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_planted_links_in_the_state_folder(box: Box) -> None:
+    box.apply()
+    box.run("revert")
+    journal = Path(box.run("status")["journal"])
+    victim = box.site.parent / "victim"
+    victim.write_bytes(b"keep")
+    for name in (journal, journal.with_name("lock")):
+        content = name.read_bytes()
+        name.unlink()
+        name.symlink_to(victim)
+        assert "error" in box.apply()
+        name.unlink()
+        name.write_bytes(content)
+    assert victim.read_bytes() == b"keep"
+    assert box.is_old()
+
+
+def test_two_operators(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixtx, "LOCK_WAIT_S", 0.05)
+    box.apply()
+    lock = box.state / "diag" / "fixes" / "lock"
+    with lock.open("r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        error = box.run("revert")["error"]
+        assert "Another operator" in error["what"]
+        assert any(line == f"pid: {os.getpid()}" for line in error["details"])
+        assert box.run("status")["lock"]["pid"] == os.getpid()
+    with (box.site / "pkg" / "x").open("wb"):  # an operator with another home shares only the package
+        folder = os.open(box.site / "pkg", os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        assert "Another operator" in box.run("revert")["error"]["what"]
+        os.close(folder)
+    assert box.run("revert")["changed"] is True
+
+
+def test_a_damaged_journal_is_not_guessed_at(box: Box) -> None:
+    box.apply()
+    journal = Path(box.run("status")["journal"])
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:10] + b"#" + whole[11:])
+    for action in ("status", "revert"):
+        assert "is damaged at byte 0" in box.run(action)["error"]["what"]
+    assert journal.read_bytes() == whole[:10] + b"#" + whole[11:]
+    assert box.is_new()
+
+
+def test_a_lost_backup_is_said(box: Box) -> None:
+    box.apply()
+    box.backups()[0].unlink()
+    assert "backup" in box.run("revert")["error"]["what"]
+    assert box.is_new()
+
+
+def test_a_full_disk_is_named(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fixtx.os, "write", full)
+    error = box.apply()["error"]
+    assert (
+        error["what"]
+        == f"{box.run('status')['journal'] or next(box.state.rglob('*.journal'))}: No space left on device."
+    )
+    assert box.is_old()
+
+
+def test_too_little_space(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixtx, "SPARE_BYTES", 1 << 60)
+    assert "bytes free" in box.apply()["error"]["what"]
+    assert box.is_old()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written(box: Box) -> None:
+    folder = box.path("pkg/deep")
+    folder.chmod(0o555)
+    assert "may not replace" in box.apply()["error"]["what"]
+    folder.chmod(0o755)
+
+
+def test_new_code_that_does_not_compile(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_STATE_HOME", str(box.state))
+    error = box.apply(new=b"def broken(:\n", python=sys.executable)["error"]
+    assert "does not compile" in error["what"]
+    assert any("SyntaxError" in line for line in error["details"])
+    assert error["details"][-1] == "the fix is now: not_applied"
+    assert box.is_old()
+    assert box.litter() == []
+    assert not list(box.site.rglob("*.diag"))
+
+
+@pytest.mark.parametrize(
+    ("started", "code"), [(90.0, "stale"), (99.5, "unknown"), (100.2, "unknown"), (102.0, "current"), (None, "unknown")]
+)
+def test_which_servers_hold_the_old_code(started: float | None, code: str) -> None:
+    assert fixtx._age(started, (100.0, 100.5)) == code
+
+
+def test_servers_are_current_when_we_never_changed_anything() -> None:
+    assert fixtx._age(5.0, None) == "current"
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(old=st.binary(max_size=300), new=st.binary(max_size=300))
+def test_apply_then_revert_is_the_identity(
+    old: bytes, new: bytes, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path_factory.mktemp("identity")
+    monkeypatch.setenv("XDG_STATE_HOME", str(root / "state"))
+    box = Box(root, {"pkg/deep/mod.py": old})
+    done = box.apply(new=new)
+    assert done["changed"] is (old != new)
+    assert box.contents() == [new]
+    box.run("revert")
+    assert box.is_old()
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=9)), max_size=4), cut=st.integers(1, 200))
+def test_a_torn_last_record_is_left_out(
+    records: list[dict[str, str]], cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "j"
+    lines = [fixtx._line(record) for record in records]
+    last = fixtx._line({"do": "intent", "text": "x" * 50})
+    path.write_bytes(b"".join(lines) + last[: min(cut, len(last) - 1)])
+    assert fixtx._records(str(path)) == (records, sum(map(len, lines)))
