@@ -1,11 +1,12 @@
 """First thing that runs on the host: an in-memory package, so that nothing is written there.
 
-This file is executed as a script, not imported: `diag.hosts.courier` sends it followed by one call of `start`.
+This file is executed as a script, not imported: `diag.hosts.payload` sends it followed by one call of `start`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 
 # Runtime annotations are not evaluated; this name exists for the type checker only.
@@ -54,7 +55,10 @@ class MemoryImporter:
         return self.sources[self._key(fullname) or fullname]
 
 
-def start(sources: Dict[str, str], request: Dict[str, Any]) -> None:
-    sys.meta_path.insert(0, MemoryImporter(sources))
-    package = next(iter(sources)).split(".")[0]
-    importlib.import_module(package + ".probes._wire").serve(request)
+def start(parts: Sequence[str]) -> None:
+    """parts: this text, a JSON header {"names": [...], "request": {...}}, and the source of each name."""
+    header = json.loads(parts[1])
+    names = header["names"]
+    sys.meta_path.insert(0, MemoryImporter(dict(zip(names, parts[2:]))))
+    package = names[0].split(".")[0]
+    importlib.import_module(package + ".probes._wire").serve(header["request"])

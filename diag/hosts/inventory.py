@@ -21,6 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from diag import paths
 from diag.errors import InventoryError, UnknownHost
+from diag.hosts import ssh_config
 
 PROJECT_FILE = "diag.toml"
 LOCAL = "local"
@@ -45,6 +46,7 @@ class Host(BaseModel):
     helper_python: str | None = Field(default=None, min_length=1, description="runs our probes; 3.8 or newer")
     env: dict[str, str] = Field(default_factory=dict, description="set for our programs on the host")
     labels: dict[str, str] = Field(default_factory=dict)
+    jump: Host | None = Field(default=None, description="reached through this host; in a file: its name")
     connect_timeout_s: float = Field(default=10, gt=0, le=600)
 
     @field_validator("env")
@@ -67,11 +69,16 @@ class Inventory:
     files: Sequence[Path] = ()
 
     def get(self, name: str) -> Host:
-        """Raises UnknownHost, which names the nearest names and the files that were read."""
+        """A name that only ~/.ssh/config knows is taken from there; "local" is this machine.
+
+        Raises UnknownHost, which names the nearest names and the files that were read."""
         if name in self.hosts:
             return self.hosts[name]
         if name == LOCAL:
             return Host(name=LOCAL, address=LOCAL)
+        from_ssh = ssh_config.resolve(name)
+        if from_ssh is not None:
+            return _from_ssh(from_ssh)
         raise self._unknown(name)
 
     def _unknown(self, name: str) -> UnknownHost:
@@ -97,20 +104,42 @@ def default_files(start: Path | None = None) -> list[Path]:
     return found + sorted((config / "hosts.d").glob("*.toml"))
 
 
+def suggested_files() -> list[Path]:
+    """Where a first inventory would go: for this project, or for this user."""
+    return [Path.cwd() / PROJECT_FILE, paths.config_dir() / "hosts.toml"]
+
+
 def load(files: Sequence[Path] | None = None) -> Inventory:
     """Read the given files, or the default ones. Raises InventoryError with every fault of the first bad file."""
     chosen = list(files) if files is not None else default_files()
-    hosts: dict[str, Host] = {}
-    origin: dict[str, Path] = {}
+    entries: dict[str, _Entry] = {}
     for path in chosen:
-        for host in _read(path):
-            if host.name not in hosts:
-                hosts[host.name] = host
-                origin[host.name] = path
-    return Inventory(hosts, origin, chosen)
+        for entry in _read(path):
+            entries.setdefault(entry.host.name, entry)
+    hosts = {name: _with_jump(name, entries, ()) for name in entries}
+    return Inventory(hosts, {name: entry.path for name, entry in entries.items()}, chosen)
 
 
-def _read(path: Path) -> list[Host]:
+@dataclass(frozen=True)
+class _Entry:
+    path: Path
+    host: Host
+    jump: str | None
+
+
+def _with_jump(name: str, entries: Mapping[str, _Entry], behind: tuple[str, ...]) -> Host:
+    entry = entries[name]
+    if entry.jump is None:
+        return entry.host
+    if entry.jump not in entries or entry.jump in (name, *behind):
+        why = "leads back to itself" if entry.jump in entries else "is not a host of the inventory"
+        raise InventoryError(
+            f"{entry.path}: hosts.{name}.jump: {entry.jump!r} {why}.", next="Name another host, or remove jump."
+        )
+    return entry.host.model_copy(update={"jump": _with_jump(entry.jump, entries, (name, *behind))})
+
+
+def _read(path: Path) -> list[_Entry]:
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
@@ -121,7 +150,7 @@ def _read(path: Path) -> list[Host]:
     if not problems:
         for name, entry in document.get("hosts", {}).items():
             try:
-                hosts.append(_host(name, entry, path.parent))
+                hosts.append(_Entry(path, _host(name, entry, path.parent), entry.get("jump")))
             except ValidationError as error:
                 problems += [_problem(path, text, name, detail) for detail in error.errors()]
     if problems:
@@ -143,10 +172,12 @@ def _outer_problems(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"hosts.{name} must be a table: write [hosts.{name}]"
         elif "name" in entry:
             yield f"hosts.{name}: the name is the one in the brackets; remove the key name"
+        elif not isinstance(entry.get("jump", ""), str):
+            yield f"hosts.{name}.jump must be the name of another host"
 
 
 def _host(name: str, entry: Mapping[str, Any], folder: Path) -> Host:
-    host = Host(**{**entry, "name": name})
+    host = Host(**{**{key: value for key, value in entry.items() if key != "jump"}, "name": name})
     # A relative path in a file means: relative to that file.
     moved = {
         key: folder / value
@@ -154,6 +185,18 @@ def _host(name: str, entry: Mapping[str, Any], folder: Path) -> Host:
         if (value := getattr(host, key)) is not None and not value.is_absolute()
     }
     return host.model_copy(update=moved)
+
+
+def _from_ssh(found: ssh_config.Resolved) -> Host:
+    return Host(
+        name=found.name,
+        address=found.address,
+        port=found.port,
+        user=found.user,
+        identity_file=found.identity_file,
+        known_hosts=found.known_hosts,
+        jump=_from_ssh(found.jump) if found.jump is not None else None,
+    )
 
 
 def _problem(path: Path, text: str, name: str, detail: Any) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import shlex
+import tokenize
 import zlib
 from collections.abc import Mapping
 from functools import lru_cache
@@ -34,7 +36,8 @@ CANDIDATES = (
 BOOT = (
     r'exec("import os,sys\nsys.path[:]=[p for p in sys.path if p]\nimport zlib\nl=b=bytes()\n'
     r"while not l.endswith(bytes([10])):l+=os.read(0,1) or os._exit(3)\nn=int(l)\n"
-    r'while len(b)<n:b+=os.read(0,n-len(b)) or os._exit(3)\nexec(zlib.decompress(b))")'
+    r"while len(b)<n:b+=os.read(0,n-len(b)) or os._exit(3)\n"
+    r'parts=zlib.decompress(b).decode().split(chr(0))\nexec(parts[0])")'
 )
 
 _FIND = (
@@ -104,20 +107,46 @@ def _relative_imports(name: str, path: Path, text: str) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _program(module: str) -> str:
-    loader = (bundle.folder("probes") / "_loader.py").read_text(encoding="utf-8")
-    texts = {key: _without_comments(text) for key, text in sources(module).items()}
-    return f"{loader}\nSOURCES = {texts!r}\n"
+def _program(module: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The loader, and the names and texts of what it loads."""
+    loader = slim((bundle.folder("probes") / "_loader.py").read_text(encoding="utf-8"))
+    needed = sources(module)
+    return loader, tuple(needed), tuple(slim(text) for text in needed.values())
 
 
-def _without_comments(text: str) -> str:
-    """Whole-line comments made empty: line numbers in a traceback stay those of the checkout."""
-    return text
+def slim(text: str) -> str:
+    """The module without comments and docstrings; every line keeps its number, so tracebacks stay right."""
+    lines = text.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            _drop_docstring(node, lines)
+    return "\n".join(lines)
+
+
+def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> None:
+    first = node.body[0] if node.body else None
+    if not isinstance(first, ast.Expr) or not isinstance(first.value, ast.Constant):
+        return
+    start, end = first.lineno - 1, (first.end_lineno or first.lineno) - 1
+    # ast counts columns in bytes. Code after the docstring, on its last line, is rare: leave that one alone.
+    before = lines[start].encode()[: first.col_offset].decode()
+    after = lines[end].encode()[first.end_col_offset :].strip()
+    if isinstance(first.value.value, str) and not before.strip() and not after:
+        # In a function or class something must stay where the docstring was all there is.
+        lines[start] = before + ("" if isinstance(node, ast.Module) else "0")
+        lines[start + 1 : end + 1] = [""] * (end - start)
 
 
 def payload(module: str, request: Mapping[str, object]) -> bytes:
-    """The length line and the program; it ends by serving `request` (JSON-able; its "module" is filled in)."""
-    # JSON in a Python string: floats, None and any text cross unchanged, and nothing in it is executed.
-    text = json.dumps({**request, "module": module})
-    body = zlib.compress(f"{_program(module)}import json\nstart(SOURCES, json.loads({text!r}))\n".encode(), 9)
+    """The length line and the program, which serves `request` (JSON-able; its "module" is filled in).
+
+    The program is parts separated by NUL: the loader, a JSON header, and the sources that the header names.
+    """
+    loader, names, texts = _program(module)
+    header = json.dumps({"names": names, "request": {**request, "module": module}})
+    body = zlib.compress("\0".join([f"{loader}\nstart(parts)\n", header, *texts]).encode(), 9)
     return b"%d\n" % len(body) + body

@@ -50,19 +50,34 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 def open_ssh(host: Host) -> ParamikoTransport:
-    """Connect, check the host's key, then authenticate; no command can run before both have succeeded."""
-    sock = _tcp(host)
-    transport = None
-    try:
-        transport = _handshake(host, sock)
+    """Connect, check the host's key, then authenticate; no command can run before all three have succeeded.
+
+    Through `host.jump`, if given: each hop is checked by its own name, and no agent is forwarded.
+    """
+    with contextlib.ExitStack() as undo:
+        outer = open_ssh(host.jump) if host.jump is not None else None
+        if outer is not None:
+            undo.callback(outer.close)
+        sock = _tcp(host) if outer is None else _through(outer, host)
+        undo.callback(sock.close)
+        transport = paramiko.Transport(sock, default_window_size=WINDOW_BYTES, disabled_algorithms=WEAK)
+        undo.callback(transport.close)
+        _handshake(host, transport)
         _check_host_key(host, transport)
         identity.authenticate(transport, host, host.user or getpass.getuser())
-    except BaseException:
-        if transport is not None:
-            transport.close()
-        sock.close()
-        raise
-    return ParamikoTransport(host, transport, sock)
+        # From here on the connection closes them.
+        undo.pop_all()
+        return ParamikoTransport(host, transport, sock, outer)
+
+
+def _through(outer: ParamikoTransport, host: Host) -> paramiko.Channel:
+    try:
+        return outer.open_channel(host.address, host.port, host.connect_timeout_s)
+    except OSError as error:
+        raise HostUnreachable(
+            f"{_where(host)}: {outer.host.name} could not connect to it: {error}.",
+            next="See that address and port are right as seen from there.",
+        ) from None
 
 
 def _where(host: Host) -> str:
@@ -102,8 +117,7 @@ def _detect_dead_peer(sock: socket.socket) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _handshake(host: Host, sock: socket.socket) -> paramiko.Transport:
-    transport = paramiko.Transport(sock, default_window_size=WINDOW_BYTES, disabled_algorithms=WEAK)
+def _handshake(host: Host, transport: paramiko.Transport) -> None:
     transport.daemon = True
     transport.banner_timeout = host.connect_timeout_s
     transport.handshake_timeout = host.connect_timeout_s
@@ -115,12 +129,10 @@ def _handshake(host: Host, sock: socket.socket) -> paramiko.Transport:
         transport.start_client(timeout=2 * host.connect_timeout_s)
         transport.get_remote_server_key()
     except (paramiko.SSHException, EOFError, OSError) as error:
-        transport.close()
         raise HostUnreachable(
             f"{_where(host)}: the SSH handshake failed: {_text(error)}.",
             next="See that an SSH server listens on that port, and that it offers current algorithms.",
         ) from None
-    return transport
 
 
 def _text(error: BaseException) -> str:
@@ -198,10 +210,17 @@ def _refuse_unknown(host: Host, name: str, seen: str, details: list[str]) -> NoR
 class ParamikoTransport:
     """One SSH connection. Channels may be used from several threads at once."""
 
-    def __init__(self, host: Host, transport: paramiko.Transport, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        host: Host,
+        transport: paramiko.Transport,
+        sock: socket.socket | paramiko.Channel,
+        outer: ParamikoTransport | None = None,
+    ) -> None:
         self.host = host
         self._transport = transport
         self._sock = sock
+        self._outer = outer
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="diag-watchdog", daemon=True).start()
 
@@ -254,11 +273,12 @@ class ParamikoTransport:
         return SshProcess(self, channel, max_stderr_bytes)
 
     def open_tcp(self, host: str, port: int, timeout_s: float) -> Stream:
-        return SshStream(
-            self,
-            self._open(
-                lambda: self._transport.open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=timeout_s)
-            ),
+        return SshStream(self, self.open_channel(host, port, timeout_s))
+
+    def open_channel(self, host: str, port: int, timeout_s: float) -> paramiko.Channel:
+        """The bare direct-tcpip channel of `open_tcp`, which a jump needs."""
+        return self._open(
+            lambda: self._transport.open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=timeout_s)
         )
 
     def _open(self, open_channel: Callable[[], paramiko.Channel]) -> paramiko.Channel:
@@ -280,6 +300,8 @@ class ParamikoTransport:
         self._closed.set()
         self._transport.close()
         self._sock.close()
+        if self._outer is not None:
+            self._outer.close()
 
     def __enter__(self) -> ParamikoTransport:
         return self
