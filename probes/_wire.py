@@ -36,7 +36,8 @@ class Talk:
         self._write_fd = write_fd
         self._lock = threading.Lock()
         self._pending = b""
-        self._gone = False
+        self._ended = False  # stdin: the laptop says no more, but may still read
+        self._broken = False  # stdout: nobody reads
 
     def emit(self, event: Dict[str, Any]) -> None:
         """Send a progress record at once. Never raises for a lost laptop: the next `receive` says so."""
@@ -50,12 +51,12 @@ class Talk:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while b"\n" not in self._pending:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if self._gone:
+            if self._ended or self._broken:
                 raise EOFError("the laptop is gone")
             if not select.select([self._read_fd], [], [], left)[0]:
                 return None
             data = self._read()
-            self._gone = not data
+            self._ended = not data
             self._pending += data
         line, self._pending = self._pending.split(b"\n", 1)
         message = json.loads(line.decode("utf-8"))
@@ -72,7 +73,7 @@ class Talk:
     def _send(self, data: bytes) -> None:
         with self._lock:
             view = memoryview(data)
-            while view and not self._gone:
+            while view and not self._broken:
                 # Small pieces after select do not block, so a dead link cannot stop a supervisor here.
                 try:
                     if select.select([], [self._write_fd], [], STALLED_S)[1]:
@@ -80,7 +81,7 @@ class Talk:
                         continue
                 except OSError:
                     pass
-                self._gone = True
+                self._broken = True
 
 
 def _private_streams() -> Talk:

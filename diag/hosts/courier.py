@@ -235,7 +235,7 @@ class Conversation:
     def failed(self, what: str) -> HostProgramFailed:
         return HostProgramFailed(
             f"Our program {self._module} on {self._host_name} {what}.",
-            next="See what it printed, above; run the command again with --debug for the whole exchange.",
+            next="See above what it printed; if that says nothing, look at memory, limits and disk of the host.",
             details=self._process.stderr().lines(),
         )
 
