@@ -1,0 +1,248 @@
+"""A fix on a host, seen from the laptop: look, decide, and have probes/fixtx.py do it there.
+
+    installed = inspect(transport, fix)          one exec: the file, its integrity, the state of the transaction
+    change = plan(fix, installed)                pure: what is wrong, the new text, the diff
+    outcome = apply(transport, fix, change)      one exec: the transaction
+
+The laptop keeps nothing: revert and status need the journal on the host alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from diag.errors import FileNotAsExpected, HostProgramFailed
+from diag.hosts import courier
+from diag.source.detect import Detection
+
+if TYPE_CHECKING:
+    from diag.fixes.catalogue import Fix
+    from diag.hosts.transport import Transport
+
+SCHEMA = 1
+TIMEOUT_S = 120.0
+
+State = Literal["applied", "not_applied", "outstanding", "modified"]
+
+
+@dataclass(frozen=True)
+class Process:
+    """A running server of the installation. code: stale (it started before the file changed, and still runs the old
+    code), current, or unknown. started_at_unix: by the host's clock, in seconds."""
+
+    pid: int
+    argv: tuple[str, ...]
+    port: int | None
+    started_at_unix: float | None
+    code: Literal["stale", "current", "unknown"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the transaction on the host stands.
+
+    outstanding: "apply" or "revert", when one did not end; journal: its path on the host, None before the first
+    change; changed_at_unix: of our latest change; holder: who is changing it right now; unknown: {what, why}.
+    """
+
+    state: State
+    outstanding: str | None
+    journal: str | None
+    changed_at_unix: float | None
+    holder: Mapping[str, Any] | None
+    processes: tuple[Process, ...]
+    unknown: tuple[Mapping[str, str], ...]
+
+    @property
+    def stale(self) -> tuple[Process, ...]:
+        return tuple(process for process in self.processes if process.code == "stale")
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Standing:
+        outstanding = document["outstanding"]
+        return cls(
+            state=document["state"],
+            outstanding=outstanding["act"] if outstanding else None,
+            journal=document["journal"],
+            changed_at_unix=document["changed_at_unix"],
+            holder=document["lock"],
+            processes=tuple(
+                Process(
+                    pid=each["pid"],
+                    argv=tuple(each["argv"] or ()),
+                    port=each["port"],
+                    started_at_unix=each["started_at_unix"],
+                    code=each["code"],
+                )
+                for each in document["processes"]
+            ),
+            unknown=tuple(document["unknown"]),
+        )
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The file of a fix as it is on the host. integrity: pristine, edited or unlisted, by the wheel's RECORD;
+    python: the interpreter of its environment; others: further installations of the package that were found."""
+
+    site_packages: str
+    python: str | None
+    version: str | None
+    path: str
+    content: bytes = field(repr=False)
+    sha256: str
+    integrity: str
+    others: tuple[str, ...]
+    standing: Standing
+
+    @property
+    def text(self) -> str:
+        """Raises FileNotAsExpected when the bytes are not UTF-8."""
+        try:
+            return self.content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise FileNotAsExpected(
+                f"{self.path} is not UTF-8: {error}.",
+                next="Reinstall the package; Python cannot read this file either.",
+            ) from None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fix would do. new_text: None when there is nothing to do; diff: unified, "" likewise."""
+
+    installed: Installed
+    detection: Detection
+    new_text: str | None
+    diff: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was done. changed: whether files changed now; recovered: "finished" or "undone", when an interrupted
+    transaction was found; detection: of the file as it is now."""
+
+    changed: bool
+    recovered: str | None
+    installed: Installed
+    detection: Detection
+    standing: Standing
+
+
+def inspect(transport: Transport, fix: Fix, site_packages: str | None = None) -> Installed:
+    """Read the file and the standing in one exec; touches nothing.
+
+    site_packages: this installation; without it the host's `python` decides, then running servers, then the usual
+    places. Raises PackageNotInstalled (with where was looked), FileNotAsExpected when the package lacks the file.
+    """
+    document = _call(transport, fix, "read", site_packages, files=[fix.file], python=transport.host.python)
+    found = document["files"][0]
+    path = f"{document['site_packages']}/{fix.file}"
+    if not found["exists"]:
+        raise FileNotAsExpected(
+            f"{fix.package} {document['version'] or 'of unknown version'} has no readable file {fix.file}.",
+            details=[f"in {document['site_packages']}", *([str(found["why"])] if found.get("why") else [])],
+            next=f"The fix is for {fix.package} {fix.affected}.",
+        )
+    if found["content_b64"] is None:
+        raise FileNotAsExpected(f"{path} is too large to be this file.", next="Reinstall the package.")
+    content = zlib.decompress(base64.b64decode(found["content_b64"]))
+    if hashlib.sha256(content).hexdigest() != found["sha256"]:
+        raise HostProgramFailed(f"{path} did not arrive as it was read.", next="Run the command again.")
+    return Installed(
+        site_packages=document["site_packages"],
+        python=document["python"],
+        version=document["version"],
+        path=path,
+        content=content,
+        sha256=found["sha256"],
+        integrity=found["integrity"],
+        others=tuple(document["others"]),
+        standing=Standing.read(document["status"]),
+    )
+
+
+def plan(fix: Fix, installed: Installed) -> Plan:
+    """What the fix would do to this file. Raises FileNotAsExpected when it cannot be told or cannot be mended."""
+    detection = fix.detect(installed.text)
+    if detection.state in ("fixed", "not_applicable"):
+        return Plan(installed, detection, None, "")
+    if detection.state == "unknown":
+        raise FileNotAsExpected(
+            f"{installed.path} is not what the fix {fix.id} was made for.",
+            details=[detection.why, f"the file is {installed.integrity} by the wheel's RECORD"],
+            next="Nothing was changed. Mend a file that was edited by hand by hand, or reinstall the package.",
+        )
+    new_text = fix.rewrite(installed.text)
+    return Plan(installed, detection, new_text, unified(installed.text, new_text, fix.file))
+
+
+def apply(transport: Transport, fix: Fix, change: Plan) -> Outcome:
+    """Carry the plan out; does nothing when there is nothing to do. An interrupted transaction is ended first."""
+    if change.new_text is None and change.installed.standing.outstanding is None:
+        return Outcome(False, None, change.installed, change.detection, change.installed.standing)
+    if change.new_text is None:
+        return _settled(transport, fix, change.installed, "recover")
+    new = change.new_text.encode("utf-8")
+    file = {
+        "path": fix.file,
+        "pre_sha256": change.installed.sha256,
+        "content_b64": base64.b64encode(zlib.compress(new)).decode("ascii"),
+    }
+    document = _call(
+        transport,
+        fix,
+        "apply",
+        change.installed.site_packages,
+        files=[file],
+        version=change.installed.version,
+        python=change.installed.python,
+    )
+    return Outcome(
+        changed=document["changed"],
+        recovered=document["recovered"],
+        installed=change.installed,
+        detection=fix.detect(change.new_text),
+        standing=Standing.read(document["status"]),
+    )
+
+
+def revert(transport: Transport, fix: Fix, installed: Installed) -> Outcome:
+    """Give the original back, to the byte. Raises FileNotAsExpected when someone else changed the file since."""
+    return _settled(transport, fix, installed, "revert")
+
+
+def _settled(transport: Transport, fix: Fix, installed: Installed, action: str) -> Outcome:
+    document = _call(transport, fix, action, installed.site_packages)
+    after = (
+        inspect(transport, fix, installed.site_packages) if document["changed"] or document["recovered"] else installed
+    )
+    return Outcome(
+        changed=document["changed"],
+        recovered=document["recovered"],
+        installed=after,
+        detection=fix.detect(after.text),
+        standing=Standing.read(document["status"]),
+    )
+
+
+def _call(transport: Transport, fix: Fix, action: str, site_packages: str | None, **more: object) -> dict[str, Any]:
+    args = {"action": action, "fix": fix.id, "package": fix.package, "site_packages": site_packages, **more}
+    return courier.call(transport, "fixtx", args, timeout_s=TIMEOUT_S)
+
+
+def unified(old: str, new: str, path: str) -> str:
+    """A unified diff that `patch -p1` takes, whatever the line ends."""
+    lines = difflib.unified_diff(_kept_lines(old), _kept_lines(new), f"a/{path}", f"b/{path}")
+    return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _kept_lines(text: str) -> list[str]:
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
