@@ -12,7 +12,6 @@ Fetched wheels and the converted model are kept in the cache and survive `down`.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,5 +96,5 @@ def model_dir() -> Path:
 
 def owned_by_us(root: Path) -> bool:
     """Whether `root` is a lab (or an interrupted one) and not some folder that a person named by mistake."""
-    names = set(os.listdir(root)) if root.is_dir() else set()
+    names = {entry.name for entry in root.iterdir()} if root.is_dir() else set()
     return names <= {"lab.json", "lab.new", "ssh", "sshd.log", "host", "runs"}

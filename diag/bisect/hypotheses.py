@@ -1,0 +1,116 @@
+"""What could be to blame. Each hypothesis is a predicate over effective values: where it holds, output breaks.
+
+    single     one factor at its failing level
+    pair       two of them together (either alone is harmless)
+    either     one or the other suffices
+    triple     three together
+    derived    a predicate the plan names, e.g. budget + 1 != block_size
+    always     every configuration breaks, the good one too: nothing that was varied is to blame
+    never      none breaks: what was reported does not happen here
+
+Prior weights are by kind and shared within it; they come from counting public reports (most faults need one
+setting or two), and a derived predicate that the user took the trouble to write counts twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from diag.bisect.expr import Value
+from diag.bisect.space import Derived, Factor, Space, level_text, same
+
+Kind = Literal["single", "pair", "either", "triple", "derived", "always", "never"]
+
+WEIGHT: dict[Kind, float] = {
+    "single": 0.50,
+    "pair": 0.22,
+    "either": 0.05,
+    "triple": 0.05,
+    "derived": 0.14,
+    "always": 0.02,
+    "never": 0.02,
+}
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """members: the factors at their failing level (single, pair, either, triple) or the one derived predicate."""
+
+    kind: Kind
+    members: tuple[Factor | Derived, ...] = ()
+
+    @property
+    def name(self) -> str:
+        match self.kind:
+            case "always":
+                return "every configuration fails"
+            case "never":
+                return "no configuration fails"
+            case "derived":
+                member = self.members[0]
+                return member.when.text if isinstance(member, Derived) else member.name
+            case _:
+                word = " or " if self.kind == "either" else " and "
+                return word.join(_level(member) for member in self.members)
+
+    @property
+    def title(self) -> str:
+        """For a person: the plan's own words where it has some."""
+        words = [member.title for member in self.members if member.title]
+        joined = (" or " if self.kind == "either" else " with ").join(words)
+        return f"{joined} ({self.name})" if len(words) == len(self.members) > 0 else self.name
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Names of the settable factors it speaks of."""
+        names: list[str] = []
+        for member in self.members:
+            names += [member.name] if isinstance(member, Factor) else sorted(member.when.names)
+        return tuple(names)
+
+    def active(self, values: Mapping[str, Value]) -> bool | None:
+        """Whether output should break under these effective values; None where that cannot be told."""
+        if self.kind in ("always", "never"):
+            return self.kind == "always"
+        holds = [_holds(member, values) for member in self.members]
+        if self.kind == "either":
+            return True if any(holds) else None if None in holds else False
+        return False if False in holds else None if None in holds else True
+
+
+def _level(member: Factor | Derived) -> str:
+    return f"{member.name}={level_text(member.bad)}" if isinstance(member, Factor) else member.name
+
+
+def _holds(member: Factor | Derived, values: Mapping[str, Value]) -> bool | None:
+    if isinstance(member, Derived):
+        return member.holds(values)
+    return same(values[member.name], member.bad) if member.name in values else None
+
+
+def enumerate_all(space: Space) -> list[tuple[Hypothesis, float]]:
+    """Every hypothesis of the space with its prior weight; weights sum to 1."""
+    grouped: dict[Kind, list[Hypothesis]] = {}
+    for hypothesis in _all(space):
+        grouped.setdefault(hypothesis.kind, []).append(hypothesis)
+    weighted = [(h, WEIGHT[kind] / len(group)) for kind, group in grouped.items() for h in group]
+    total = sum(weight for _, weight in weighted)
+    return [(h, weight / total) for h, weight in weighted]
+
+
+def _all(space: Space) -> Iterator[Hypothesis]:
+    suspects = [factor for factor in space.factors if factor.suspect]
+    for factor in suspects:
+        yield Hypothesis("single", (factor,))
+    for pair in itertools.combinations(suspects, 2):
+        yield Hypothesis("pair", pair)
+        yield Hypothesis("either", pair)
+    for triple in itertools.combinations(suspects, 3):
+        yield Hypothesis("triple", triple)
+    for derived in space.derived:
+        yield Hypothesis("derived", (derived,))
+    yield Hypothesis("always")
+    yield Hypothesis("never")

@@ -1,0 +1,298 @@
+"""The search: trials so far in, the next configuration or a verdict out. Pure: no I/O, no clock, no chance.
+
+This one is for faults that show every time. A hypothesis lives while it predicts every trial; the next trial is
+the one that splits the living ones best (most expected information under the prior weights), and among equals the
+one that differs least from the failing configuration. When the living ones can no longer be told apart by any
+configuration, the leader is confirmed from both ends before it is named:
+
+    sufficient   the good configuration with the culprit and nothing else must fail
+    necessary    the failing configuration without the culprit must pass
+
+so that every innocent factor has a trial that clears it. A trial that contradicts an earlier one with the same
+effective values ends the search as `unexplained`: such a fault needs a search that reckons with flakes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from diag.bisect.expr import Value
+from diag.bisect.hypotheses import Hypothesis, enumerate_all
+from diag.bisect.space import Space, differences, same
+from diag.bisect.trial import Outcome, Trial
+
+VerdictKind = Literal["culprit", "not_reproduced", "environmental", "narrowed", "unexplained"]
+
+MAX_CONFIGS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Next:
+    """Try this. purpose: why, for the person who waits."""
+
+    config: Mapping[str, Value]
+    purpose: str
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A hypothesis and the first trial that contradicts it."""
+
+    hypothesis: Hypothesis
+    trial: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """culprit: the hypothesis named; inseparable: others that no configuration tells apart from it.
+
+    sufficient, necessary: numbers of the trials that show it. confidence: share of prior weight among what is
+    left, 1.0 when nothing else is.
+    """
+
+    kind: VerdictKind
+    why: str
+    culprit: Hypothesis | None = None
+    confidence: float = 0.0
+    inseparable: tuple[Hypothesis, ...] = ()
+    sufficient: tuple[int, ...] = ()
+    necessary: tuple[int, ...] = ()
+    cleared: Mapping[str, int] | None = None
+    rejected: tuple[Rejected, ...] = ()
+    alive: tuple[tuple[Hypothesis, float], ...] = ()
+
+
+class Search(Protocol):
+    """What decides. `run` knows no more than this."""
+
+    def next(self, trials: Sequence[Trial]) -> Next | Verdict: ...
+
+    def expected_trials(self, trials: Sequence[Trial]) -> int:
+        """How many trials the whole run is likely to take, those done included."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A configuration with its computable effective values, and what each living hypothesis predicts for it."""
+
+    config: Mapping[str, Value]
+    values: Mapping[str, Value]
+
+
+class DeterministicSearch:
+    def __init__(self, space: Space, *, max_trials: int = 32) -> None:
+        self.space = space
+        self.max_trials = max_trials
+        self._prior = enumerate_all(space)
+        configs = list(space.configs())
+        if len(configs) > MAX_CONFIGS:
+            raise ValueError(f"{len(configs)} configurations are more than this search takes ({MAX_CONFIGS})")
+        self._candidates = [_Candidate(c, space.effective(c, {})) for c in configs]
+
+    # protocol
+
+    def next(self, trials: Sequence[Trial]) -> Next | Verdict:
+        evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
+        opening = self._opening(evidence)
+        if opening is not None:
+            return opening
+        if (clash := _contradiction(evidence)) is not None:
+            return self._end("unexplained", evidence, f"trials {clash[0]} and {clash[1]} are alike and differ")
+        alive = self._alive(evidence)
+        if not any(h.kind not in ("always", "never") for h, _ in alive):
+            return self._end("unexplained", evidence, "no single factor, pair or rule predicts what was seen")
+        if len(trials) >= self.max_trials:
+            return self._end("narrowed", evidence, f"{self.max_trials} trials are spent")
+        untried = self._untried(trials)
+        split = self._best_split(alive, untried)
+        if split is not None:
+            return split
+        leader = alive[0][0]
+        return self._confirm(leader, evidence, untried) or self._name(leader, alive, evidence)
+
+    def expected_trials(self, trials: Sequence[Trial]) -> int:
+        evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
+        alive = self._alive(evidence)
+        total = sum(weight for _, weight in alive)
+        entropy = -sum(w / total * math.log2(w / total) for _, w in alive if w > 0) if total > 0 else 0.0
+        gate = sum(not _has(evidence, end) for end in (self.space.good, self.space.bad))
+        # A well chosen trial settles up to one bit; confirmation adds one from each end unless already done.
+        confirming = 2 if gate or entropy > 0 else 0
+        return len(trials) + gate + math.ceil(entropy) + (confirming if entropy > 1 else 0)
+
+    # the steps
+
+    def _opening(self, evidence: Sequence[Trial]) -> Next | Verdict | None:
+        """Both ends first: without a good text there is nothing to compare with, without a failure nothing to find."""
+        space = self.space
+        good, bad = _at(evidence, space.good), _at(evidence, space.bad)
+        if not good:
+            return Next(space.good, "the good configuration: its texts are what others are compared with")
+        if good[0].outcome is Outcome.FAIL:
+            return self._end("environmental", evidence, "the good configuration is not healthy itself")
+        if not bad:
+            return Next(space.bad, "the failing configuration: does it fail here at all?")
+        if all(t.outcome is Outcome.PASS for t in bad):
+            if len(bad) < 2:
+                return Next(space.bad, "it did not fail: once more, in a new process")
+            return self._end("not_reproduced", evidence, "the failing configuration gave healthy output twice")
+        return None
+
+    def _alive(self, evidence: Sequence[Trial]) -> list[tuple[Hypothesis, float]]:
+        """Hypotheses that predict every trial, heaviest first."""
+        alive = [(h, w) for h, w in self._prior if not any(_contradicts(h, t) for t in evidence)]
+        return sorted(alive, key=lambda hw: -hw[1])
+
+    def _untried(self, trials: Sequence[Trial]) -> list[_Candidate]:
+        """Not tried, and not the same in effect as what was tried or did not start."""
+        return [c for c in self._candidates if not any(_same_config(c.config, t.config) for t in trials)]
+
+    def _best_split(self, alive: list[tuple[Hypothesis, float]], untried: Sequence[_Candidate]) -> Next | None:
+        best: tuple[float, float, _Candidate] | None = None
+        for candidate in untried:
+            gain = _information(alive, candidate.values)
+            distance = len(differences(candidate.config, self.space.bad))
+            # 0.005 bits: below that a trial would only separate what prior weights hold to be nothing.
+            if gain > 0.005 and (best is None or (round(gain, 9), -distance) > (round(best[0], 9), best[1])):
+                best = (gain, -distance, candidate)
+        if best is None:
+            return None
+        sides: dict[bool, list[str]] = {True: [], False: []}
+        for hypothesis, _ in alive:
+            if (active := hypothesis.active(best[2].values)) is not None:
+                sides[active].append(hypothesis.name)
+        return Next(best[2].config, f"tells {_few(sides[True])} from {_few(sides[False])}")
+
+    def _confirm(self, leader: Hypothesis, evidence: Sequence[Trial], untried: Sequence[_Candidate]) -> Next | None:
+        """The missing one of the two confirmations, nearest to the end it starts from."""
+        wanted = (
+            (self.space.good, True, _sufficient(leader, self.space, evidence), "with the culprit alone: must fail"),
+            (self.space.bad, False, _necessary(leader, self.space, evidence), "without the culprit: must pass"),
+        )
+        for base, active, done, purpose in wanted:
+            if done:
+                continue
+            options = [c for c in untried if leader.active(c.values) is active]
+            if options:
+                nearest = min(
+                    options,
+                    key=lambda c: (self._innocent_changes(leader, c.config, base), len(differences(c.config, base))),
+                )
+                if self._innocent_changes(leader, nearest.config, base) == 0:
+                    return Next(nearest.config, purpose)
+        return None
+
+    def _innocent_changes(self, leader: Hypothesis, config: Mapping[str, Value], base: Mapping[str, Value]) -> int:
+        return len(set(differences(config, base)) - set(leader.factors))
+
+    def _name(self, leader: Hypothesis, alive: list[tuple[Hypothesis, float]], evidence: Sequence[Trial]) -> Verdict:
+        total = sum(weight for _, weight in alive)
+        others = tuple(h for h, _ in alive[1:])
+        if leader.kind in ("always", "never"):
+            return self._end("unexplained", evidence, "nothing that was varied explains what was seen")
+        same_everywhere = [h for h in others if self._inseparable(leader, h)]
+        return Verdict(
+            kind="culprit",
+            why="predicts every trial, and nothing else does" if not others else "predicts every trial",
+            culprit=leader,
+            confidence=(alive[0][1] + sum(w for h, w in alive[1:] if h in same_everywhere)) / total,
+            inseparable=tuple(same_everywhere),
+            sufficient=_sufficient(leader, self.space, evidence),
+            necessary=_necessary(leader, self.space, evidence),
+            cleared=_cleared(leader, self.space, evidence),
+            rejected=self._rejected(evidence),
+            alive=tuple(alive),
+        )
+
+    def _inseparable(self, a: Hypothesis, b: Hypothesis) -> bool:
+        """No configuration of the space tells them apart, as far as can be computed beforehand."""
+        return all(b.active(c.values) in (a.active(c.values), None) for c in self._candidates)
+
+    def _rejected(self, evidence: Sequence[Trial]) -> tuple[Rejected, ...]:
+        rejected = []
+        for hypothesis, _ in self._prior:
+            against = next((t for t in evidence if _contradicts(hypothesis, t)), None)
+            if against is not None:
+                verb = "failed without it" if against.outcome is Outcome.FAIL else "passed with it"
+                rejected.append(Rejected(hypothesis, against.number, verb))
+        return tuple(rejected)
+
+    def _end(self, kind: VerdictKind, evidence: Sequence[Trial], why: str) -> Verdict:
+        return Verdict(kind, why, rejected=self._rejected(evidence), alive=tuple(self._alive(evidence)))
+
+
+def _contradicts(hypothesis: Hypothesis, trial: Trial) -> bool:
+    active = hypothesis.active(trial.effective)
+    return active is not None and active is not (trial.outcome is Outcome.FAIL)
+
+
+def _information(alive: Sequence[tuple[Hypothesis, float]], values: Mapping[str, Value]) -> float:
+    """Expected bits from a trial there. Hypotheses that cannot say what they predict there learn nothing from it."""
+    fails = sum(w for h, w in alive if h.active(values) is True)
+    passes = sum(w for h, w in alive if h.active(values) is False)
+    total = sum(w for _, w in alive)
+    known = fails + passes
+    if known == 0 or fails == 0 or passes == 0:
+        return 0.0
+    p = fails / known
+    return known / total * -(p * math.log2(p) + (1 - p) * math.log2(1 - p))
+
+
+def _sufficient(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> tuple[int, ...]:
+    """Trials that failed with the culprit, every innocent factor at its good level."""
+    return tuple(
+        t.number
+        for t in evidence
+        if t.outcome is Outcome.FAIL and not set(differences(t.config, space.good)) - set(leader.factors)
+    )
+
+
+def _necessary(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> tuple[int, ...]:
+    """Trials that passed without the culprit, every innocent factor at its failing level."""
+    return tuple(
+        t.number
+        for t in evidence
+        if t.outcome is Outcome.PASS and not set(differences(t.config, space.bad)) - set(leader.factors)
+    )
+
+
+def _cleared(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> dict[str, int]:
+    """Innocent factor -> a trial that failed although the factor stood at its good level."""
+    cleared = {}
+    for factor in space.factors:
+        if not factor.suspect or factor.name in leader.factors:
+            continue
+        for t in evidence:
+            if t.outcome is Outcome.FAIL and same(t.config[factor.name], factor.good):
+                cleared[factor.name] = t.number
+                break
+    return cleared
+
+
+def _contradiction(evidence: Sequence[Trial]) -> tuple[int, int] | None:
+    for i, a in enumerate(evidence):
+        for b in evidence[i + 1 :]:
+            if _same_config(a.config, b.config) and a.outcome is not b.outcome:
+                return a.number, b.number
+    return None
+
+
+def _same_config(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
+    return all(same(a[name], b[name]) for name in a)
+
+
+def _at(evidence: Sequence[Trial], config: Mapping[str, Value]) -> list[Trial]:
+    return [t for t in evidence if _same_config(t.config, config)]
+
+
+def _has(evidence: Sequence[Trial], config: Mapping[str, Value]) -> bool:
+    return bool(_at(evidence, config))
+
+
+def _few(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more" if names else "nothing"

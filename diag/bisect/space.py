@@ -1,0 +1,126 @@
+"""What can be set, what follows from it, and what a configuration therefore is.
+
+    Factor    one variable of the server, with a good and a failing level; how a level is put on the command line
+    Derived   never set, only computed: from factors, or from what the running server says (`reads`)
+    Config    factor name -> level, every factor named
+
+A trial's *effective* values are its config, overwritten by what the server reports to be in force, plus every
+derived factor that can be computed from that. Evidence is about effective values, not about what was asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from diag.bisect.expr import CannotTell, Expression, Value
+
+Config = Mapping[str, Value]
+How = Literal["flag", "switch", "switch_off", "env"]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """how: flag (`NAME level`), switch (NAME present when true), switch_off (NAME present when false), or env.
+
+    levels: every level a trial may use; holds good and bad, which are the same for a factor that only separates
+    explanations (a level that neither end uses).
+    """
+
+    name: str
+    target: str
+    how: How
+    good: Value
+    bad: Value
+    levels: tuple[Value, ...]
+    title: str = ""
+
+    @property
+    def suspect(self) -> bool:
+        return self.good != self.bad
+
+    def argv(self, level: Value) -> list[str]:
+        """What this level adds to the command line."""
+        if self.how == "flag":
+            return [self.target, str(level)]
+        wanted = self.how == "switch"
+        return [self.target] if self.how != "env" and bool(level) is wanted else []
+
+    def env(self, level: Value) -> dict[str, str]:
+        return {self.target: str(int(level)) if isinstance(level, bool) else str(level)} if self.how == "env" else {}
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A predicate over effective values, e.g. mismatch: budget + 1 != block_size."""
+
+    name: str
+    when: Expression
+    title: str = ""
+
+    def holds(self, values: Mapping[str, Value]) -> bool | None:
+        """None: cannot be told from these values (a read-back that only a running server gives)."""
+        try:
+            return self.when.holds(values)
+        except CannotTell:
+            return None
+
+
+@dataclass(frozen=True)
+class Space:
+    factors: tuple[Factor, ...]
+    derived: tuple[Derived, ...] = ()
+    reads: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def good(self) -> dict[str, Value]:
+        return {f.name: f.good for f in self.factors}
+
+    @property
+    def bad(self) -> dict[str, Value]:
+        return {f.name: f.bad for f in self.factors}
+
+    def factor(self, name: str) -> Factor:
+        return next(f for f in self.factors if f.name == name)
+
+    def configs(self) -> Iterator[dict[str, Value]]:
+        """Every combination of levels, in a fixed order."""
+        names = [f.name for f in self.factors]
+        for levels in itertools.product(*(f.levels for f in self.factors)):
+            yield dict(zip(names, levels))
+
+    def effective(self, config: Config, reported: Mapping[str, Value]) -> dict[str, Value]:
+        """Asked, overwritten by reported, plus derived."""
+        values: dict[str, Value] = {**config, **reported}
+        for derived in self.derived:
+            holds = derived.holds(values)
+            if holds is not None:
+                values[derived.name] = holds
+        return values
+
+    def argv(self, config: Config) -> list[str]:
+        return [word for factor in self.factors for word in factor.argv(config[factor.name])]
+
+    def env(self, config: Config) -> dict[str, str]:
+        return {k: v for factor in self.factors for k, v in factor.env(config[factor.name]).items()}
+
+
+def same(a: Value, b: Value) -> bool:
+    """Equal levels; True and 1 are different levels."""
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
+
+
+def differences(config: Config, base: Config) -> dict[str, Value]:
+    """The factors in which config differs from base, with config's levels."""
+    return {name: level for name, level in config.items() if not same(level, base[name])}
+
+
+def describe(config: Config, names: Sequence[str] | None = None) -> str:
+    """budget=16 topk=4 cuda_graph=on"""
+    return " ".join(f"{name}={level_text(config[name])}" for name in (names or list(config)))
+
+
+def level_text(level: Value) -> str:
+    return {True: "on", False: "off"}[level] if isinstance(level, bool) else str(level)
