@@ -59,9 +59,16 @@ class Talk:
             self._ended = not data
             self._pending += data
         line, self._pending = self._pending.split(b"\n", 1)
-        message = json.loads(line.decode("utf-8"))
+        return self._message(line)
+
+    @staticmethod
+    def _message(line: bytes) -> Dict[str, Any]:
+        try:
+            message = json.loads(line.decode("utf-8"))
+        except ValueError:
+            message = None
         if not isinstance(message, dict):
-            raise ValueError("a message from the laptop is not an object")
+            raise ValueError("not a message from the laptop: {!r}".format(line[:80]))
         return message
 
     def _read(self) -> bytes:

@@ -28,6 +28,7 @@ from diag.hosts.records import Record, RecordParser
 from diag.hosts.transport import RemoteProcess, Transport
 
 PING_S = 5.0
+LEAVE_S = 2.0  # a call that is left early (Ctrl-C) waits this long; the host's own limit does the rest
 GRACE_S = 10.0  # beyond the host's own limit, before the laptop stops waiting for its end record
 
 
@@ -104,7 +105,7 @@ def _start(
     command = payload.command(candidates, isolated=python is None)
     process = transport.popen(command)
     conversation = Conversation(process, host.name, module)
-    conversation.close_timeout_s = GRACE_S
+    conversation.close_timeout_s = LEAVE_S
     try:
         process.write(program)
     except BrokenPipeError:
