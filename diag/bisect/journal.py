@@ -1,0 +1,68 @@
+"""One line for each thing that happened, on disk before the next thing happens.
+
+    <state>/runs/<run id>/journal.jsonl    {"schema": 1, "kind": "start" | "trial" | "verdict" | "interrupted", ...}
+
+Append-only, fsynced line by line, readable by its owner alone (prompts and outputs may be private).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from diag import paths
+
+SCHEMA = 1
+
+
+class Journal:
+    """`run_id` also marks every process that the run starts on the host."""
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self.folder, self.run_id = folder, run_id
+        folder.mkdir(parents=True, mode=0o700)
+        self.path = folder / "journal.jsonl"
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+
+    @classmethod
+    def create(cls, root: Path | None = None) -> Journal:
+        """A new run below `root` (default: the state folder), named by time and chance."""
+        run_id = time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(3)
+        return cls((root or paths.state_dir() / "runs") / run_id, run_id)
+
+    def write(self, kind: str, **content: Any) -> None:
+        """Durable when this returns."""
+        entry = {"schema": SCHEMA, "kind": kind, "at_unix": time.time(), **content}
+        data = json.dumps(entry, ensure_ascii=True).encode() + b"\n"
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Every whole line. A torn last line, from a crash in mid-write, is left out; any other bad line is an error."""
+    lines = path.read_bytes().split(b"\n")
+    entries = []
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is torn, or empty
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            raise ValueError(f"{path}:{number}: not a journal line") from None
+    return entries

@@ -1,0 +1,224 @@
+"""The plan: a YAML file that says how the server is started, what varies, and what is asked of it.
+
+Format and an example: docs/bisect.md, playbooks/ddtree-garble.yaml.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import string
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from diag import bundle, yamlfile
+from diag.bisect.expr import Expression, ExpressionError, Value, parse
+from diag.bisect.space import Derived, Factor, How, Space, same
+from diag.errors import UsageError
+from diag.serving import sglang
+from diag.verdict import prompts
+
+Level = StrictBool | StrictInt | StrictFloat | StrictStr
+_NAME = r"^[a-z][a-z0-9_]*$"
+_TARGETS: dict[str, How] = {"flag": "flag", "switch": "switch", "switch_off": "switch_off", "env": "env"}
+
+
+def _words(value: object) -> object:
+    """A command may be written as one line, as one would type it."""
+    return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FactorSpec(_Strict):
+    """Exactly one of flag, switch, switch_off, env says how a level reaches the server.
+
+    flag: `--flag LEVEL`. switch: `--switch` where the level is true. switch_off: `--switch_off` where it is false
+    (`--disable-cuda-graph` for a factor called cuda_graph). env: a variable of the server's environment.
+    reads: where /server_info reports it, if not under the flag's own name.
+    """
+
+    title: str = ""
+    flag: str | None = Field(default=None, pattern=r"^--?[A-Za-z]")
+    switch: str | None = Field(default=None, pattern=r"^--?[A-Za-z]")
+    switch_off: str | None = Field(default=None, pattern=r"^--?[A-Za-z]")
+    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    good: Level
+    bad: Level
+    levels: tuple[Level, ...] = ()
+    reads: str | None = None
+
+
+class DerivedSpec(_Strict):
+    """when: an expression over factors and `reads`, e.g. `budget + 1 != block_size`."""
+
+    title: str = ""
+    when: str
+
+
+class PlanFile(_Strict):
+    """One plan. `reads`: name -> dotted path in /server_info, for derived factors that only a running server shows."""
+
+    schema_version: Literal[1] = Field(alias="schema")
+    kind: Literal["bisect"]
+    name: str
+    title: str = ""
+    engine: Literal["sglang"] = "sglang"
+    command: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(min_length=1)
+    env: dict[str, str] = Field(default_factory=dict)
+    ready_timeout_s: float = Field(default=600, gt=0, le=7200)
+    prompts: str = "garble"
+    max_new_tokens: int | None = Field(default=None, ge=1, le=4096)
+    max_trials: int = Field(default=32, ge=2, le=1000)
+    fault: str | None = None
+    factors: dict[Annotated[str, Field(pattern=_NAME)], FactorSpec] = Field(min_length=1, max_length=14)
+    derived: dict[Annotated[str, Field(pattern=_NAME)], DerivedSpec] = Field(default_factory=dict)
+    reads: dict[Annotated[str, Field(pattern=_NAME)], str] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked plan. `text`: the file as it was, for the journal."""
+
+    path: Path
+    text: str
+    spec: PlanFile
+    space: Space
+    suite: prompts.Suite
+
+    @property
+    def max_new_tokens(self) -> int:
+        return self.spec.max_new_tokens or self.suite.max_new_tokens
+
+    def argv(self, config: Mapping[str, Value], fills: Mapping[str, str]) -> list[str]:
+        """The whole command line; `{port}` stays for the host to fill in."""
+        return [*(_fill(word, fills) for word in self.spec.command), *self.space.argv(config)]
+
+    def placeholders(self) -> set[str]:
+        """Names that the command wants filled in, port excepted."""
+        wanted = {name for word in self.spec.command for name in _placeholders(word)}
+        return wanted - {"port"}
+
+    def reported(self, info: Mapping[str, object]) -> dict[str, Value]:
+        """Factor levels and read-backs as the running server tells them."""
+        values: dict[str, Value] = {}
+        for factor in self.space.factors:
+            path = self.spec.factors[factor.name].reads
+            if path is None and factor.how != "env":
+                path = sglang.field_of_flag(factor.target)
+            value = sglang.read_path(info, path) if path is not None else None
+            if value is not None:
+                values[factor.name] = _level_of(factor, value)
+        for name, path in self.spec.reads.items():
+            value = sglang.read_path(info, path)
+            if isinstance(value, bool | int | float | str):
+                values[name] = value
+        return values
+
+
+def load(name: str) -> Plan:
+    """A plan by its shipped name or by path. Raises UsageError, or PlanError with every problem of the file."""
+    path = _locate(name)
+    document = yamlfile.read(path)
+    spec = yamlfile.validate(document, PlanFile)
+    problems = list(_problems(document, spec))
+    if problems:
+        raise yamlfile.problems_in(path, problems)
+    suite = prompts.load(spec.prompts, beside=path.parent)
+    return Plan(path, path.read_text(encoding="utf-8"), spec, _space(spec), suite)
+
+
+def _locate(name: str) -> Path:
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return Path(name).expanduser()
+    folder = bundle.folder("playbooks")
+    shipped = folder / f"{name}.yaml"
+    if shipped.is_file():
+        return shipped
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    near = difflib.get_close_matches(name, known, n=1)
+    raise UsageError(
+        f"There is no plan '{name}'.",
+        next=f"Did you mean '{near[0]}'?" if near else f"Shipped plans: {', '.join(known)}; or give a file's path.",
+    )
+
+
+def _space(spec: PlanFile) -> Space:
+    factors = tuple(_factor(name, factor) for name, factor in spec.factors.items())
+    derived = tuple(Derived(name, parse(d.when), d.title) for name, d in spec.derived.items())
+    return Space(factors, derived, spec.reads)
+
+
+def _factor(name: str, spec: FactorSpec) -> Factor:
+    key, target = next((key, t) for key in _TARGETS if (t := getattr(spec, key)) is not None)
+    levels: list[Value] = []
+    for level in (spec.good, spec.bad, *spec.levels):
+        if not any(same(level, known) for known in levels):
+            levels.append(level)
+    return Factor(name, target, _TARGETS[key], spec.good, spec.bad, tuple(levels), spec.title)
+
+
+def _problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]:
+    """What the schema alone cannot see, each with its place."""
+    for name, factor in spec.factors.items():
+        where = ("factors", name)
+        given = [key for key in _TARGETS if getattr(factor, key) is not None]
+        if len(given) != 1:
+            yield f"{document.at(where)}: factor '{name}' needs exactly one of {', '.join(_TARGETS)}"
+        elif given[0] in ("switch", "switch_off") and not all(
+            isinstance(level, bool) for level in (factor.good, factor.bad, *factor.levels)
+        ):
+            yield f"{document.at(where)}: the levels of a switch are true and false"
+    if all(same(f.good, f.bad) for f in spec.factors.values()):
+        yield f"{document.at(('factors',))}: no factor differs between good and bad: there is nothing to find"
+    yield from _name_problems(document, spec)
+    if "port" not in {n for word in spec.command for n in _placeholders(word)}:
+        yield f"{document.at(('command',))}: the command must take the port that is chosen for it: --port {{port}}"
+
+
+def _name_problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]:
+    known = [*spec.factors, *spec.reads]
+    for kind, names in (("reads", spec.reads), ("derived", spec.derived)):
+        for name in names:
+            if name in spec.factors or (kind == "derived" and name in spec.reads):
+                yield f"{document.at((kind, name))}: the name '{name}' is taken already"
+    for name, derived in spec.derived.items():
+        where = document.at(("derived", name, "when"))
+        try:
+            expression: Expression = parse(derived.when)
+        except ExpressionError as error:
+            yield f"{where}: {error}"
+            continue
+        for unknown in sorted(expression.names - set(known)):
+            near = difflib.get_close_matches(unknown, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known ones: {', '.join(known)}"
+            yield f"{where}: unknown factor '{unknown}'; {hint}"
+
+
+def _placeholders(word: str) -> list[str]:
+    try:
+        return [name for _, name, _, _ in string.Formatter().parse(word) if name is not None and name.isidentifier()]
+    except ValueError:  # a lone brace is text
+        return []
+
+
+def _fill(word: str, fills: Mapping[str, str]) -> str:
+    for name, value in fills.items():
+        word = word.replace("{" + name + "}", value)
+    return word
+
+
+def _level_of(factor: Factor, value: object) -> Value:
+    """A reported value as a level of this factor."""
+    if factor.how in ("switch", "switch_off"):
+        return bool(value) is (factor.how == "switch")
+    for level in factor.levels:
+        if str(level) == str(value):
+            return level
+    return value if isinstance(value, bool | int | float | str) else str(value)

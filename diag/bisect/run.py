@@ -1,0 +1,191 @@
+"""The shell around the search: starts a server for each trial, asks, judges, stops, writes down, goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from diag.bisect.expr import Value
+from diag.bisect.journal import Journal
+from diag.bisect.plan import Plan
+from diag.bisect.search import DeterministicSearch, Next, Search, Verdict
+from diag.bisect.space import describe, level_text, same
+from diag.bisect.trial import Outcome, Trial
+from diag.errors import PreconditionFailed, ServerDied, ServerNotHealthy, UsageError
+from diag.hosts.inventory import Host
+from diag.hosts.transport import Transport
+from diag.serving.client import Answer
+from diag.serving.server import Launch, Progress, Server, start
+from diag.verdict import suite
+from diag.verdict.compare import TextVerdict
+
+
+class Listener(Protocol):
+    """Told what happens while it happens; shows it to whoever waits."""
+
+    def trial_starts(self, number: int, expected: int, step: Next) -> None: ...
+
+    def waits_for(self, what: str) -> None: ...
+
+    def trial_done(self, trial: Trial) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    run_id: str
+    verdict: Verdict
+    trials: tuple[Trial, ...]
+    elapsed_s: float
+    journal: str
+
+
+def fills_for(plan: Plan, host: Host, given: Mapping[str, str]) -> dict[str, str]:
+    """Values for the command's placeholders: --set first, then the host's labels and its interpreter."""
+    known = {**host.labels, **({"python": host.python} if host.python is not None else {}), **given}
+    missing = sorted(plan.placeholders() - set(known))
+    if missing:
+        first = missing[0]
+        where = "`python`" if first == "python" else f"`labels.{first}`"
+        raise UsageError(
+            f"The plan's command needs {', '.join('{' + name + '}' for name in missing)}, which nothing provides.",
+            next=f"Give it: --set {first}=VALUE, or {where} in the inventory entry of {host.name}.",
+        )
+    return {name: known[name] for name in plan.placeholders()}
+
+
+def run(
+    plan: Plan,
+    host: Host,
+    transport: Transport,
+    journal: Journal,
+    listener: Listener,
+    fills: Mapping[str, str],
+    search: Search | None = None,
+) -> Result:
+    """Run to a verdict. Whatever ends it early, no server stays behind: each lives inside a `with`.
+
+    Raises ServerDied or ServerNotHealthy only when the good or the failing configuration cannot be started at
+    all; any other configuration that does not start is a skipped trial.
+    """
+    decide = search or DeterministicSearch(plan.space, max_trials=plan.spec.max_trials)
+    began = time.monotonic()
+    journal.write("start", host=host.name, plan=plan.text, plan_name=plan.spec.name, run_id=journal.run_id)
+    trials: list[Trial] = []
+    bench = _Bench(plan, transport, journal.run_id, listener, fills)
+    try:
+        while isinstance(step := decide.next(trials), Next):
+            number = len(trials) + 1
+            listener.trial_starts(number, max(number, decide.expected_trials(trials)), step)
+            trial = bench.trial(number, step)
+            trials.append(trial)
+            journal.write("trial", **trial.to_json())
+            listener.trial_done(trial)
+    except KeyboardInterrupt:
+        journal.write("interrupted", trials=len(trials))
+        raise
+    result = Result(journal.run_id, step, tuple(trials), time.monotonic() - began, str(journal.path))
+    journal.write("verdict", verdict=step.kind, culprit=step.culprit.name if step.culprit is not None else None)
+    return result
+
+
+class _Bench:
+    """Runs single trials; keeps the good configuration's answers, which all others are judged by."""
+
+    def __init__(
+        self, plan: Plan, transport: Transport, run_id: str, listener: Listener, fills: Mapping[str, str]
+    ) -> None:
+        self._plan, self._transport, self._run_id = plan, transport, run_id
+        self._listener, self._fills = listener, fills
+        self._reference: dict[str, Answer] | None = None
+
+    def trial(self, number: int, step: Next) -> Trial:
+        plan, began = self._plan, time.monotonic()
+        launch = Launch(
+            argv=plan.argv(step.config, self._fills),
+            env={**plan.spec.env, **plan.space.env(step.config)},
+            run_id=self._run_id,
+            ready_timeout_s=plan.spec.ready_timeout_s,
+        )
+        try:
+            with start(self._transport, launch, self._progress) as server:
+                texts, info = self._ask(server)
+        except (ServerDied, ServerNotHealthy) as error:
+            return self._not_started(number, step, error, began)
+        reported = plan.reported(info)
+        outcome, reason = _outcome(texts, server.stopped)
+        return Trial(
+            number=number,
+            purpose=step.purpose,
+            config=step.config,
+            effective=plan.space.effective(step.config, reported),
+            outcome=outcome,
+            texts=tuple(texts),
+            reason=reason,
+            warnings=(*_not_as_asked(step.config, reported), *_left_behind(server.stopped)),
+            start_s=server.ready_after_s,
+            total_s=time.monotonic() - began,
+            details={"argv": launch.argv, "env": dict(launch.env), "stopped": server.stopped},
+        )
+
+    def _ask(self, server: Server) -> tuple[list[TextVerdict], dict[str, Any]]:
+        """The first trial of a run is the good configuration: its own lone answers become the reference."""
+        plan = self._plan
+        asked = suite.ask(server.client, plan.suite, plan.max_new_tokens, self._listener.waits_for)
+        self._listener.waits_for("the verdicts")
+        judge = suite.Judge(server.client, plan.suite)
+        if self._reference is None:
+            alone = [a for a in asked if a.how == "alone"]
+            together = [a for a in asked if a.how == "together"]
+            self._reference = suite.references(asked)
+            texts = judge.unaided(alone) + judge.against(together, self._reference)
+        else:
+            texts = judge.against(asked, self._reference)
+        # Read last: counters then show which paths the prompts really took.
+        return texts, server.client.server_info()
+
+    def _progress(self, progress: Progress) -> None:
+        if progress.phase == "waiting":
+            tail = f": {progress.last_log}" if progress.last_log else ""
+            self._listener.waits_for(f"the server to be healthy ({progress.elapsed_s:.0f} s){tail}")
+
+    def _not_started(self, number: int, step: Next, error: PreconditionFailed, began: float) -> Trial:
+        space = self._plan.space
+        for end, name in ((space.good, "good"), (space.bad, "failing")):
+            if all(same(step.config[k], end[k]) for k in end):
+                error.what = f"The {name} configuration ({describe(end)}) does not start. {error.what}"
+                raise error
+        return Trial(
+            number=number,
+            purpose=step.purpose,
+            config=step.config,
+            effective=space.effective(step.config, {}),
+            outcome=Outcome.SKIP,
+            reason=error.what,
+            total_s=time.monotonic() - began,
+            details={"log": error.details},
+        )
+
+
+def _outcome(texts: list[TextVerdict], stopped: Mapping[str, Any]) -> tuple[Outcome, str]:
+    """A server that died while it was asked says nothing about its texts: that is another fault."""
+    if stopped.get("died"):
+        return Outcome.SKIP, "the server died while it was asked"
+    bad = [text for text in texts if not text.healthy]
+    if not bad:
+        return Outcome.PASS, "every text healthy"
+    return Outcome.FAIL, f"{bad[0].prompt} ({bad[0].how}): {bad[0].why}"
+
+
+def _not_as_asked(config: Mapping[str, Value], reported: Mapping[str, Value]) -> tuple[str, ...]:
+    return tuple(
+        f"{name}: asked for {level_text(level)}, in force is {level_text(reported[name])}"
+        for name, level in config.items()
+        if name in reported and not same(reported[name], level)
+    )
+
+
+def _left_behind(stopped: Mapping[str, Any]) -> tuple[str, ...]:
+    left = stopped.get("left") or []
+    return tuple(f"process {p.get('pid')} could not be stopped" for p in left)
