@@ -15,7 +15,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from diag.errors import FileNotAsExpected, HostProgramFailed
@@ -186,29 +186,39 @@ def plan(fix: Fix, installed: Installed) -> Plan:
 
 def apply(transport: Transport, fix: Fix, change: Plan) -> Outcome:
     """Carry the plan out; does nothing when there is nothing to do. An interrupted transaction is ended first."""
-    if change.new_text is None and change.installed.standing.outstanding is None:
-        return Outcome(False, None, change.installed, change.detection, change.installed.standing)
-    if change.new_text is None:
-        return _settled(transport, fix, change.installed, "recover")
+    installed = change.installed
+    if change.new_text is None and installed.standing.outstanding is None:
+        return Outcome(False, None, installed, change.detection, installed.standing)
+    recovered = None
+    if change.new_text is None:  # the end of an interrupted revert may leave something to do
+        settled = _settled(transport, fix, installed, "recover")
+        change, installed, recovered = plan(fix, settled.installed), settled.installed, settled.recovered
+        if change.new_text is None:
+            return settled
     new = change.new_text.encode("utf-8")
     file = {
         "path": fix.file,
-        "pre_sha256": change.installed.sha256,
+        "pre_sha256": installed.sha256,
         "content_b64": base64.b64encode(zlib.compress(new)).decode("ascii"),
     }
     document = _call(
         transport,
         fix,
         "apply",
-        change.installed.site_packages,
+        installed.site_packages,
         files=[file],
-        version=change.installed.version,
-        python=change.installed.python,
+        version=installed.version,
+        python=installed.python,
     )
     return Outcome(
         changed=document["changed"],
-        recovered=document["recovered"],
-        installed=change.installed,
+        recovered=document["recovered"] or recovered,
+        installed=replace(
+            installed,
+            content=new,
+            sha256=hashlib.sha256(new).hexdigest(),
+            integrity="unlisted" if installed.integrity == "unlisted" else "edited",
+        ),
         detection=fix.detect(change.new_text),
         standing=Standing.read(document["status"]),
     )
@@ -221,9 +231,8 @@ def revert(transport: Transport, fix: Fix, installed: Installed) -> Outcome:
 
 def _settled(transport: Transport, fix: Fix, installed: Installed, action: str) -> Outcome:
     document = _call(transport, fix, action, installed.site_packages)
-    after = (
-        inspect(transport, fix, installed.site_packages) if document["changed"] or document["recovered"] else installed
-    )
+    touched = document["changed"] or document["recovered"] is not None
+    after = inspect(transport, fix, installed.site_packages) if touched else installed
     return Outcome(
         changed=document["changed"],
         recovered=document["recovered"],

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Literal, cast
 
 import libcst as cst
@@ -33,6 +34,9 @@ VERIFY_ATTRIBUTES = {"draft_token_num", "num_tokens_per_req", "num_tokens_per_ba
 # Forward modes whose tests are false for TARGET_VERIFY; `is_extend` and `is_cuda_graph` are true for some modes
 # including it, so tests with these words in their name decide nothing.
 _UNDECIDED_MODE_TEST = re.compile(r"(?<!draft_)(?<!dllm_)extend|graph|verify|spec")
+_LAYOUT = re.compile(
+    "whitespace|^[lr]par$|bracket|^[lr]brace$|comma|semicolon|lines?$|header|footer|newline|indent|dot$"
+)
 _MAX_DEPTH = 8
 
 
@@ -144,7 +148,7 @@ def _only_class(module: cst.Module) -> cst.ClassDef:
 
 def _statements(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Statements at module level, also inside `if` and `try`, but not inside classes and functions."""
-    for child in node.children:
+    for child in _children(node):
         if isinstance(child, cst.ClassDef | cst.FunctionDef):
             yield child
         elif isinstance(child, cst.BaseCompoundStatement | cst.BaseSuite | cst.Else | cst.ExceptHandler | cst.Finally):
@@ -157,8 +161,24 @@ def _methods(definition: cst.ClassDef) -> dict[str, cst.FunctionDef]:
 
 def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
-    for child in node.children:
+    for child in _children(node):
         yield from _walk(child)
+
+
+def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The children that are code, in the order of the source; `node.children` visits all white space as well."""
+    for name in _code_fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from value
+
+
+@lru_cache(maxsize=None)
+def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    names = (each.name for each in fields(kind))
+    return tuple(name for name in names if not _LAYOUT.search(name))
 
 
 def _assignments(method: cst.FunctionDef) -> Iterator[cst.Assign]:
@@ -582,7 +602,7 @@ class _Run:
             return
         if isinstance(node, cst.BinaryOperation):
             context = context.operand(node)
-        for child in node.children:
+        for child in _children(node):
             self.inside(child, env, context)
 
     def found(self, node: cst.BaseExpression, known: Value, context: _Context) -> None:
