@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, cast
 
 import libcst as cst
@@ -35,7 +35,7 @@ VERIFY_ATTRIBUTES = {"draft_token_num", "num_tokens_per_req", "num_tokens_per_ba
 # including it, so tests with these words in their name decide nothing.
 _UNDECIDED_MODE_TEST = re.compile(r"(?<!draft_)(?<!dllm_)extend|graph|verify|spec")
 _LAYOUT = re.compile(
-    "whitespace|^[lr]par$|bracket|^[lr]brace$|comma|semicolon|lines?$|header|footer|newline|indent|dot$"
+    "whitespace|^[lr]par$|bracket|^[lr]brace$|comma$|semicolon|lines?$|^lines_after|header|footer|newline|indent|^dot$"
 )
 _MAX_DEPTH = 8
 
@@ -103,8 +103,12 @@ class Unreadable(Exception):
     """The text cannot be surveyed; the message says why."""
 
 
+@lru_cache(maxsize=4)
 def survey(text: str) -> Survey:
-    """Follow every width in class TritonAttnBackend. Raises Unreadable when the file or the class is not there."""
+    """Follow every width in class TritonAttnBackend. Raises Unreadable when the file or the class is not there.
+
+    The last few answers are kept: detecting, rewriting and checking look at the same text.
+    """
     try:
         wrapper = metadata.MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     except (cst.ParserSyntaxError, RecursionError) as error:
@@ -175,7 +179,7 @@ def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             yield from value
 
 
-@lru_cache(maxsize=None)
+@cache
 def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     names = (each.name for each in fields(kind))
     return tuple(name for name in names if not _LAYOUT.search(name))
