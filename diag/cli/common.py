@@ -1,0 +1,38 @@
+"""What commands share: the connection to a named host, options, the console."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from diag.hosts.transport import Transport
+
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+
+@contextmanager
+def connected(name: str) -> Iterator[Transport]:
+    """An open connection to a host of the inventory."""
+    from diag.hosts import inventory
+    from diag.hosts.transport import connect
+
+    with connect(inventory.load().get(name)) as transport:
+        yield transport
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Remote text goes through `visible` and is never read as markup."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, soft_wrap=True, stderr=stderr)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(document, indent=2))

@@ -1,0 +1,244 @@
+"""What a bisection says: one document for programs, one page for a person. Pure: values in, JSON or lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diag.bisect.hypotheses import Hypothesis
+from diag.bisect.run import Result
+from diag.bisect.space import Derived, Factor, Space, describe, level_text
+from diag.bisect.trial import Outcome, Trial
+from diag.report.text import one_line
+
+SCHEMA = 1
+
+EXIT = {"culprit": 1, "not_reproduced": 3, "environmental": 3, "narrowed": 3, "unexplained": 3}
+
+HEADLINE = {
+    "culprit": "CULPRIT",
+    "not_reproduced": "NOT REPRODUCED",
+    "environmental": "NOT ONE OF THE FACTORS",
+    "narrowed": "NARROWED",
+    "unexplained": "UNEXPLAINED",
+}
+
+ADVICE = {
+    "not_reproduced": "Check that the failing configuration is the one that failed, on this host, with these prompts; "
+    "raise the load or the number of prompts.",
+    "environmental": "The good configuration fails too: look at what all trials share (model, driver, version, other "
+    "flags), or choose another good end.",
+    "narrowed": "Raise max_trials in the plan, or leave out factors that are cleared.",
+    "unexplained": "Add what is missing to the plan: another factor, a derived rule, or repeat it if the fault is "
+    "intermittent.",
+}
+
+
+@dataclass(frozen=True)
+class FaultySource:
+    """What the installed source says about it. lines: numbered, as they stand in the file."""
+
+    fault: str
+    title: str
+    state: str
+    path: str
+    version: str
+    lines: tuple[tuple[int, str, str], ...]  # line number, symbol, text
+
+
+def document(result: Result, space: Space, host: str, plan_name: str, source: FaultySource | None) -> dict[str, Any]:
+    """The JSON document of `diag bisect --json`; its fields are described in docs/json.md."""
+    verdict = result.verdict
+    return {
+        "schema": SCHEMA,
+        "host": host,
+        "plan": plan_name,
+        "run": result.run_id,
+        "journal": result.journal,
+        "verdict": verdict.kind,
+        "why": verdict.why,
+        "culprit": _culprit(verdict.culprit, verdict.confidence) if verdict.culprit is not None else None,
+        "sufficient": list(verdict.sufficient),
+        "necessary": list(verdict.necessary),
+        "cleared": dict(verdict.cleared or {}),
+        "runners_up": [{"name": h.name, "weight": round(w, 6)} for h, w in verdict.alive if h is not verdict.culprit],
+        "inseparable": [h.name for h in verdict.inseparable],
+        "rejected": [{"name": r.hypothesis.name, "trial": r.trial, "why": r.why} for r in verdict.rejected],
+        "no_effect": _no_effect(space, result.trials),
+        "trials": [trial.to_json() for trial in result.trials],
+        "elapsed_s": round(result.elapsed_s, 3),
+        "source": _source(source),
+    }
+
+
+def _culprit(culprit: Hypothesis, confidence: float) -> dict[str, Any]:
+    factors = {m.name: m.bad for m in culprit.members if isinstance(m, Factor)}
+    predicates = [m.when.text for m in culprit.members if isinstance(m, Derived)]
+    return {
+        "name": culprit.name,
+        "title": culprit.title,
+        "factors": factors,
+        "relation": {"either": "or"}.get(culprit.kind, "and"),
+        "predicate": predicates[0] if predicates else None,
+        "confidence": round(confidence, 6),
+    }
+
+
+def _source(source: FaultySource | None) -> dict[str, Any] | None:
+    if source is None:
+        return None
+    lines = [{"line": number, "symbol": symbol, "text": text} for number, symbol, text in source.lines]
+    return {
+        "fault": source.fault,
+        "state": source.state,
+        "path": source.path,
+        "version": source.version,
+        "sites": lines,
+    }
+
+
+def _no_effect(space: Space, trials: Sequence[Trial]) -> list[str]:
+    """Factors that the server reports the same whatever was asked for: a knob that is connected to nothing."""
+    dead = []
+    for factor in space.factors:
+        asked = {repr(t.config[factor.name]) for t in trials if t.outcome is not Outcome.SKIP}
+        seen = {repr(t.effective[factor.name]) for t in trials if t.outcome is not Outcome.SKIP}
+        if len(asked) > 1 and len(seen) == 1:
+            dead.append(factor.name)
+    return dead
+
+
+def page(result: Result, space: Space, host: str, source: FaultySource | None) -> Iterator[tuple[str, str]]:
+    """(style, line): the answer in the first lines, then why, then the table, then the source, then what to do."""
+    verdict = result.verdict
+    starts, minutes = len(result.trials), result.elapsed_s / 60
+    spent = f"{starts} server start{'s' if starts != 1 else ''}, {minutes:.1f} min"
+    if verdict.culprit is not None:
+        yield "bold red", f"{HEADLINE[verdict.kind]}   {verdict.culprit.title}"
+        yield "", f"          {_confidence(verdict.confidence)} after {spent} on {host}"
+    else:
+        yield "bold yellow", f"{HEADLINE[verdict.kind]}   {verdict.why} ({spent} on {host})"
+    yield "", ""
+    yield from _reasons(result, space)
+    yield "", ""
+    yield from table(result.trials, space)
+    yield from _sample(result.trials)
+    if source is not None:
+        yield from _faulty_lines(source)
+    yield from _next_step(result, host, source)
+
+
+def _confidence(share: float) -> str:
+    return "nothing else in the plan explains the trials" if share > 0.999 else f"{share:.0%} of what is still possible"
+
+
+def _reasons(result: Result, space: Space) -> Iterator[tuple[str, str]]:
+    verdict, trials = result.verdict, result.trials
+    if verdict.culprit is not None:
+        if verdict.sufficient:
+            numbers = _numbers(verdict.sufficient)
+            yield "", f"sufficient    the good configuration fails with it alone ({numbers})"
+        if verdict.necessary:
+            numbers = _numbers(verdict.necessary)
+            yield "", f"necessary     the failing configuration is clean without it ({numbers})"
+        for name, cleared_by in (verdict.cleared or {}).items():
+            factor = space.factor(name)
+            label = f"{factor.title} ({name})" if factor.title else name
+            good = level_text(factor.good)
+            yield "", f"not needed    {label}: with {name}={good} it still fails (trial {cleared_by})"
+        if verdict.inseparable:
+            others = "; ".join(h.name for h in verdict.inseparable)
+            yield "", f"inseparable   no configuration of this plan tells it from: {others}"
+    for derived in space.derived:
+        against = next((r for r in verdict.rejected if r.hypothesis.members == (derived,)), None)
+        if against is not None:
+            label = f"{derived.title} ({derived.when.text})" if derived.title else derived.when.text
+            yield "", f"not the cause {label}: {against.why} (trial {against.trial})"
+    for trial in trials:
+        for warning in trial.warnings:
+            yield "yellow", f"warning       trial {trial.number}: {warning}"
+    for name in _no_effect(space, trials):
+        yield "yellow", f"no effect     {name}: the server reports the same value whatever was asked for"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    word = "trial" if len(numbers) == 1 else "trials"
+    return f"{word} {', '.join(map(str, numbers))}"
+
+
+OUTCOME_STYLE = {Outcome.PASS: "green", Outcome.FAIL: "red", Outcome.SKIP: "yellow", Outcome.INFRA: "yellow"}
+
+
+def table(trials: Sequence[Trial], space: Space) -> Iterator[tuple[str, str]]:
+    """The evidence: one line a trial; garbled of asked, alone and at once."""
+    names = [f.name for f in space.factors]
+    derived = [d.name for d in space.derived]
+    header = [*names, *derived, "alone", "at once", "verdict", "start s", "total s"]
+    rows = [[_cell(t, column) for column in header] for t in trials]
+    widths = [
+        max(len(column), *(len(row[i]) for row in rows)) if rows else len(column) for i, column in enumerate(header)
+    ]
+    yield "bold", "  # " + "  ".join(column.ljust(width) for column, width in zip(header, widths))
+    for trial, row in zip(trials, rows):
+        line = f"{trial.number:3} " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths))
+        yield OUTCOME_STYLE[trial.outcome], line.rstrip()
+
+
+def _cell(trial: Trial, column: str) -> str:
+    match column:
+        case "alone" | "at once":
+            bad, asked = trial.count("alone" if column == "alone" else "together")
+            return f"{bad}/{asked}" if asked else "-"
+        case "verdict":
+            return {"pass": "clean", "fail": "GARBLED", "skip": "did not start"}.get(trial.outcome, trial.outcome)
+        case "start s":
+            return f"{trial.start_s:.1f}"
+        case "total s":
+            return f"{trial.total_s:.1f}"
+        case _:
+            value = trial.effective.get(column)
+            return "?" if value is None else level_text(value)
+
+
+def _sample(trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
+    """One garbled text beside the healthy one: a person trusts their own eyes."""
+    texts = [(t.number, text) for t in trials for text in t.texts if text.kind == "garbled"]
+    if not texts:
+        return
+    number, worst = max(texts, key=lambda item: item[1].worst_gap_nats or 0.0)
+    yield "", ""
+    yield "bold", f"for example, trial {number}, prompt '{worst.prompt}' {worst.how}: {worst.why}"
+    if worst.reference is not None:
+        yield "green", f"  good     {one_line(worst.reference, 140)}"
+    yield "red", f"  garbled  {one_line(worst.text, 140)}"
+
+
+def _faulty_lines(source: FaultySource) -> Iterator[tuple[str, str]]:
+    yield "", ""
+    yield "bold", f"in the installed source: {source.fault} is {source.state.replace('_', ' ')}"
+    yield "", f"  {source.path} ({source.version})"
+    symbol = ""
+    for number, owner, text in source.lines:
+        if owner != symbol:
+            symbol = owner
+            yield "", f"  {owner}"
+        yield "red", f"  {number:>6} | {text}"
+
+
+def _next_step(result: Result, host: str, source: FaultySource | None) -> Iterator[tuple[str, str]]:
+    yield "", ""
+    verdict = result.verdict
+    if verdict.kind in ADVICE:
+        yield "bold", f"next: {ADVICE[verdict.kind]}"
+    elif source is not None and source.state == "present":
+        yield "bold", f"next: diag fix apply {host} {source.fault} --diff    (shows the patch, touches nothing)"
+    yield "dim", f"every trial, with its texts: {result.journal}"
+
+
+def trial_line(trial: Trial, base: dict[str, Any]) -> str:
+    """One finished trial in one line; base: the failing configuration, named by what differs from it."""
+    changed = {name: level for name, level in trial.config.items() if level != base[name]}
+    what = describe(changed) if changed else "as reported"
+    mark = {"pass": "clean  ", "fail": "GARBLED", "skip": "skipped"}.get(trial.outcome.value, trial.outcome.value)
+    return f"{mark} [{what}] {one_line(trial.reason, 90)}"
