@@ -94,8 +94,11 @@ def _load(path: Path, skipped: list[str]) -> paramiko.PKey | None:
 
 def _agent_keys() -> Iterator[Identity]:
     try:
-        keys = paramiko.Agent().get_keys()
+        agent = paramiko.Agent()
     except (paramiko.SSHException, OSError):
         return
-    for key in keys:
-        yield Identity(f"agent: {key.comment or key.get_name()}", key)
+    try:
+        for key in agent.get_keys():
+            yield Identity(f"agent: {key.comment or key.get_name()}", key)
+    finally:
+        agent.close()

@@ -251,6 +251,15 @@ class ParamikoTransport:
     def is_active(self) -> bool:
         return self._transport.is_active()
 
+    def check_ended(self, channel: paramiko.Channel) -> None:
+        """Raise LinkLost unless the server itself ended this stream: Paramiko ends both kinds alike."""
+        if channel.eof_received or channel.exit_status >= 0:
+            return
+        # The channels of a dying connection end a moment before it is marked as dead.
+        _wait_until(lambda: not self.is_active(), 0.5)
+        if not self.is_active():
+            raise self.lost()
+
     def exec(self, command: str, *, stdin: bytes = b"", timeout_s: float = 60, max_bytes: int = MAX_BYTES) -> Completed:
         process = self.popen(command, max_stderr_bytes=max_bytes)
         try:
@@ -343,11 +352,8 @@ class SshProcess:
     def read(self, timeout_s: float | None) -> bytes:
         self._channel.settimeout(timeout_s)
         data = self._channel.recv(65536)
-        # Paramiko ends a lost stream as if it were complete: only the server's own EOF is one.
-        if not data and not self._channel.eof_received:
-            _wait_until(lambda: not self._connection.is_active(), 1.0)
-            if not self._connection.is_active():
-                raise self._connection.lost()
+        if not data:
+            self._connection.check_ended(self._channel)
         return data
 
     def stderr(self) -> Capped:
@@ -377,8 +383,8 @@ class SshStream:
 
     def recv(self, nbytes: int, /) -> bytes:
         data = self._channel.recv(nbytes)
-        if not data and not self._channel.eof_received and not self._connection.is_active():
-            raise self._connection.lost()
+        if not data:
+            self._connection.check_ended(self._channel)
         return data
 
     def sendall(self, data: bytes, /) -> None:
