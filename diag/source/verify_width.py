@@ -614,7 +614,7 @@ class _Run:
         if role is None or not self.verify:
             return
         # A local that is handed on as it is: the lines to show are those of verify code that gave it its value.
-        origins = [origin for origin in known.assigned if self.only_here(self.places[id(origin)][1])]
+        origins = [origin for origin in known.assigned if self.about_verify(self.places[id(origin)][1])]
         if role == "max_extend_len" and isinstance(node, cst.Name) and origins:
             for origin in origins:
                 self.use(origin, role, known.sources)
@@ -626,6 +626,9 @@ class _Run:
         method, path = self.places.get(id(node), (frame.method, tuple(frame.path)))
         use = self.uses.setdefault(id(node), Use(method, role, node, path, self.only_here(path)))
         use.sources.add(sources)
+
+    def about_verify(self, path: Sequence[Step]) -> bool:
+        return path[-1].under_verify_test or self.only_here(path)
 
     def only_here(self, path: Sequence[Step]) -> bool:
         return any(id(step.statement) not in self.elsewhere for step in path)
