@@ -5,6 +5,7 @@ Also here, because everything that leaves the host passes it: hiding of secret v
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
@@ -167,6 +168,15 @@ def marked(run_id: str, pids: Iterable[int]) -> Set[int]:
     return {int(words[0]) for words in lines if mark in words} & set(pids)
 
 
+def outputs(pid: int) -> Set[str]:
+    """The pipes a process writes its output to, as "pipe:[inode]"; empty where there are none or not readable."""
+    found = set()
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return {target for target in found if target.startswith("pipe:")}
+
+
 # --- ports ----------------------------------------------------------------------------------------
 
 
@@ -195,13 +205,11 @@ def listening(pid: object = "self") -> Dict[str, Tuple[str, int]]:
 def sockets(pid: int) -> Set[str]:
     """Inodes of the sockets a process holds; empty where not readable."""
     inodes = set()
-    try:
+    with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             target = os.readlink(f"/proc/{pid}/fd/{name}")
             if target.startswith("socket:["):
                 inodes.add(target[8:-1])
-    except OSError:
-        pass
     return inodes
 
 

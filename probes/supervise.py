@@ -275,6 +275,9 @@ class Owned:
         if marks:
             strangers = [process for process in table if process.pid not in mine and process.key not in self.foreign]
             mine |= _proc.marked(self.run_id, [process.pid for process in strangers])
+            if not self.adopts:  # a re-parented worker that overwrote its environment still writes to our pipe
+                pipes = {pipe for pid in mine for pipe in _proc.outputs(pid)}
+                mine |= {process.pid for process in strangers if pipes & _proc.outputs(process.pid)}
         mine.discard(os.getpid())
         grown = True
         while grown:

@@ -1,9 +1,9 @@
 """A stand-in for an inference server: answers /health on the given port, and has workers as nasty as asked.
 
-    fake_server.py PORT [--health-after S] [--die CODE] [--die-after-ready CODE] [--unhealthy] [--worker] [--name N]
+    fake_server.py PORT [--workers N] [--name NAME] [--die CODE] [--unhealthy] [--flood BYTES] [--api-key KEY]
 
-The worker double-forks into a session of its own, ignores TERM, HUP and INT, renames itself and overwrites its
-environment as setproctitle does, drops its command line, and prints its pid.
+SIGUSR1 ends it with exit code 7. A worker double-forks into a session of its own, ignores TERM, HUP and INT,
+renames itself and overwrites its environment and command line as setproctitle does, and prints its pid.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 PR_SET_NAME = 15
 
@@ -25,11 +26,15 @@ def rename(name: str) -> None:
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
-    with open("/proc/self/stat", "rb") as file:
-        field = file.read().rpartition(b")")[2].split()
+    field = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     start, end = int(field[45]), int(field[48])  # arg_start, env_end
     title = name.encode().ljust(end - start, b"\0")[: end - start]
     ctypes.memmove(start, title, len(title))
+
+
+def say(line: str) -> None:
+    """One write a line: several processes share the pipe, and unbuffered `print` would write the end apart."""
+    os.write(1, f"{line}\n".encode())
 
 
 def nasty_worker(name: str) -> None:
@@ -40,7 +45,7 @@ def nasty_worker(name: str) -> None:
         os._exit(0)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    print(f"worker {os.getpid()}", flush=True)
+    say(f"worker {os.getpid()}")
     rename(name)
     while True:
         time.sleep(0.1)
@@ -67,18 +72,18 @@ def main() -> None:
     parser.add_argument("--flood", type=int, default=0, help="bytes to print before serving")
     parser.add_argument("--api-key")
     args = parser.parse_args()
-    print(f"args {args}", flush=True)
+    say(f"args {args}")
     for _ in range(args.workers):
         nasty_worker(args.name)
     for at in range(args.flood // 100):
-        print(f"{at:099d}")
+        say(f"{at:099d}")
     if args.die is not None:
-        print("Traceback: \x1b[31mno such \x07 device", flush=True)
+        say("Traceback: \x1b[31mno such \x07 device")
         sys.exit(args.die)
     Handler.status = 503 if args.unhealthy else 200
     server = http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
     signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
-    print("serving", flush=True)
+    say("serving")
     threading.Thread(target=server.serve_forever).start()
     while True:
         time.sleep(0.1)
