@@ -75,6 +75,45 @@ def down(folder: Path | None, as_json: bool) -> int:
     return 0
 
 
+@lab.command(context_settings={"ignore_unknown_options": True})
+@_DIR
+@click.option("--port", type=int, help="Default: a free one.")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+def serve(folder: Path | None, port: int | None, flags: tuple[str, ...]) -> int:
+    """Run a server in the lab, over SSH, until Ctrl-C; FLAGS are SGLang's own.
+
+    \b
+    Without FLAGS, the configuration of the story, which garbles:
+      --speculative-algorithm DDTREE --speculative-ddtree-budget 16
+      --speculative-eagle-topk 4 --speculative-num-draft-tokens 8
+    """
+    import secrets
+    import threading
+
+    from diag.cli.common import connected
+    from diag.errors import Interrupted, LabError
+    from diag.lab import control
+    from diag.lab.layout import HOST_NAME, model_dir
+    from diag.serving import server
+
+    where = _lab(folder)
+    if not control.status(where).running:
+        raise LabError("The lab is not up.", next="Start it: diag lab up.")
+    given = flags or control.STORY_FLAGS
+    base = (str(where.python), "-m", "sglang.launch_server", "--model-path", str(model_dir()), "--port", "{port}")
+    launch = server.Launch(argv=(*base, *given), run_id=f"serve-{secrets.token_hex(4)}", port=port)
+    with connected(HOST_NAME) as transport:
+        try:
+            with server.start(transport, launch) as running:
+                click.echo(
+                    f"healthy after {running.ready_after_s:.1f} s: http://127.0.0.1:{running.port}  (Ctrl-C stops it)"
+                )
+                threading.Event().wait()
+        except KeyboardInterrupt:
+            raise Interrupted("Stopped.") from None
+    return 0
+
+
 def _lab(folder: Path | None) -> Lab:
     from diag.lab.layout import Lab
 

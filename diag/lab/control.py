@@ -21,6 +21,12 @@ from diag.lab.layout import HOST_NAME, MODEL_PACKAGE, MODEL_VERSION, SGLANG_VERS
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 
+# A tree of 16 nodes is 17 rows wide; the backend goes on counting 8.
+STORY_FLAGS = (
+    *("--speculative-algorithm", "DDTREE", "--speculative-ddtree-budget", "16"),
+    *("--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8"),
+)
+
 Say = Callable[[str], None]
 
 

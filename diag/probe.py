@@ -1,0 +1,153 @@
+"""`diag probe host` in one function: one SSH connection, one program sent, one answer, and what follows from it.
+
+A host name becomes a `HostReport`: what the host says (facts, environments, servers, sources), what its installed
+files say (faults of the catalogue), and what its running servers answer (a short prompt suite, judged).
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from diag.errors import DiagError, PackageNotInstalled
+from diag.fixes import catalogue
+from diag.hosts import courier, http
+from diag.hosts.transport import Transport
+from diag.serving.client import Client
+from diag.source.detect import Detection
+from diag.verdict import prompts, suite
+from diag.verdict.compare import TextVerdict
+
+TIMEOUT_S = 120.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class InstalledFault:
+    """What one installed file says about one fault of the catalogue. text: the file, for showing its lines."""
+
+    fault: str
+    title: str
+    package: str
+    version: str | None
+    site_packages: str
+    file: str
+    integrity: str
+    modified_at_unix: float | None
+    detection: Detection
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ServerHealth:
+    """One running server: effective is what it says is in force; texts are its answers to the suite, judged.
+
+    unknown: why it was not asked, or could not be; "" otherwise.
+    """
+
+    facts: Mapping[str, Any]
+    effective: Mapping[str, Any] = field(default_factory=dict)
+    texts: tuple[TextVerdict, ...] = ()
+    unknown: str = ""
+
+    @property
+    def garbled(self) -> tuple[TextVerdict, ...]:
+        return tuple(text for text in self.texts if not text.healthy)
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """document: what probes/host.py answered, file contents taken out."""
+
+    host: str
+    document: Mapping[str, Any]
+    faults: tuple[InstalledFault, ...]
+    servers: tuple[ServerHealth, ...]
+    suite: str
+
+    @property
+    def unknown(self) -> list[Mapping[str, str]]:
+        return list(self.document["unknown"])
+
+
+def host(
+    transport: Transport,
+    *,
+    python: str | None = None,
+    suite_name: str = "quick",
+    ask: bool = True,
+    verify_all: bool = False,
+    say: Say = lambda line: None,
+) -> HostReport:
+    """Raises HostError of any kind, and PackageNotInstalled when `python` was named and has no engine."""
+    questions = prompts.load(suite_name)
+    files = sorted({fix.file for fix in catalogue.FIXES})
+    say("reading the host")
+    named = python if python is not None else transport.host.python
+    args = {"files": files, "python": named, "verify_all": verify_all}
+    document = courier.call(transport, "host", args, timeout_s=TIMEOUT_S)
+    faults = tuple(_faults(document))
+    if python is not None and not faults:
+        raise PackageNotInstalled(
+            f"No engine that diag knows is installed for {python} on {transport.host.name}.",
+            next="Leave --python out: diag then looks at running servers and the usual places.",
+            details=[f"looked at: {env['site_packages']}" for env in document["environments"]],
+        )
+    servers = tuple(_server(transport, facts, questions, ask, say) for facts in document["servers"])
+    return HostReport(transport.host.name, document, faults, servers, questions.name)
+
+
+def _faults(document: Mapping[str, Any]) -> Iterator[InstalledFault]:
+    """Takes the file contents out of the document on the way: they are large, and shown only in part."""
+    for source in document["sources"]:
+        for file in source["files"]:
+            packed = file.pop("content_b64", None)
+            if packed is None:
+                continue
+            text = zlib.decompress(base64.b64decode(packed)).decode("utf-8", "surrogateescape")
+            for fix in catalogue.FIXES:
+                if fix.file == file["path"]:
+                    yield InstalledFault(
+                        fault=fix.id,
+                        title=fix.title,
+                        package=fix.package,
+                        version=source["version"],
+                        site_packages=source["site_packages"] or source["imported_from"],
+                        file=file["path"],
+                        integrity=file["integrity"],
+                        modified_at_unix=file.get("mtime_unix"),
+                        detection=fix.detect(text),
+                        text=text,
+                    )
+
+
+def _server(
+    transport: Transport, facts: Mapping[str, Any], questions: prompts.Suite, ask: bool, say: Say
+) -> ServerHealth:
+    if facts["engine"] != "sglang":
+        return ServerHealth(facts, unknown=f"{facts['engine']} servers are not asked yet")
+    if facts.get("port") is None:
+        return ServerHealth(facts, unknown="its port is not known")
+    where = f"the server on port {facts['port']}"
+    address = facts.get("host") or "127.0.0.1"
+    if address in ("0.0.0.0", "::"):
+        address = "127.0.0.1"
+    try:
+        with http.http_client(transport, facts["port"], address) as connection:
+            client = Client(connection)
+            say(f"asking {where} for its configuration")
+            effective = client.server_info()
+            if not ask:
+                return ServerHealth(facts, effective, unknown="not asked (--no-prompts)")
+            asked = suite.ask(client, questions, questions.max_new_tokens, lambda what: say(f"{where}: {what}"))
+            return ServerHealth(facts, effective, tuple(suite.Judge(client, questions).unaided(asked)))
+    except httpx.HTTPError as error:
+        return ServerHealth(facts, unknown=f"it does not answer: {error or type(error).__name__}")
+    except DiagError as error:
+        return ServerHealth(facts, unknown=error.what)

@@ -1,0 +1,135 @@
+"""What a host report amounts to: findings, each with its evidence and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from diag.probe import HostReport, InstalledFault, ServerHealth
+
+Severity = Literal["fault", "notice", "unknown"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """id: what `diag explain` knows it by. fault: something is wrong; notice: worth knowing; unknown: could not be
+    told, and why. what: one sentence naming the thing; next: what to do."""
+
+    id: str
+    severity: Severity
+    what: str
+    next: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def findings(report: HostReport) -> list[Finding]:
+    """Worst first."""
+    found = [*_in_sources(report), *_in_servers(report), *_not_seen(report)]
+    order = {"fault": 0, "unknown": 1, "notice": 2}
+    return sorted(found, key=lambda finding: order[finding.severity])
+
+
+def exit_code(found: list[Finding]) -> int:
+    """1: a fault was found. 3: nothing was found, but something that matters could not be told. 0: healthy."""
+    severities = {finding.severity for finding in found}
+    return 1 if "fault" in severities else 3 if "unknown" in severities else 0
+
+
+def _in_sources(report: HostReport) -> Iterator[Finding]:
+    for fault in report.faults:
+        where = f"{fault.package} {fault.version or '(version unknown)'} in {fault.site_packages}"
+        state = fault.detection.state
+        if state == "present":
+            yield Finding(
+                fault.fault,
+                "fault",
+                f"{fault.title}: present in {where}.",
+                f"diag fix apply {report.host} {fault.fault} --diff",
+            )
+        elif state == "unknown":
+            yield Finding(fault.fault, "unknown", f"{where}: {fault.detection.why}", f"diag explain {fault.fault}")
+        if fault.integrity == "edited":
+            yield Finding(
+                "file-edited",
+                "notice",
+                f"{fault.file} is not what the wheel of {where} holds: somebody changed it.",
+                f"diag fix status {report.host} {fault.fault}",
+            )
+    if not report.faults:
+        yield Finding("no-engine", "notice", "No engine that diag knows is installed where it looked.", "--python PATH")
+    for source in report.document["sources"]:
+        checked = source.get("record_checked") or {}
+        changed = [*checked.get("edited", []), *checked.get("missing", [])]
+        if changed:
+            some = ", ".join(str(path) for path in changed[:5])
+            yield Finding(
+                "package-changed",
+                "notice",
+                f"{len(changed)} files of {source['package']} {source['version']} differ from its wheel: {some}.",
+                "Compare with a fresh installation, or reinstall.",
+            )
+
+
+def _in_servers(report: HostReport) -> Iterator[Finding]:
+    for server in report.servers:
+        name = f"The server on port {server.facts.get('port')} (pid {server.facts['pid']})"
+        if server.unknown:
+            yield Finding("server-not-asked", "unknown", f"{name} was not judged: {server.unknown}.")
+        if server.garbled:
+            worst = max(server.garbled, key=lambda text: text.worst_gap_nats or 0.0)
+            yield Finding(
+                "server-garbled",
+                "fault",
+                f"{name} garbles {len(server.garbled)} of {len(server.texts)} answers; "
+                f"'{worst.prompt}' {worst.how}: {worst.why}.",
+                f"diag bisect {report.host} --plan FILE",
+            )
+        yield from _width(server, name)
+        yield from _old_code(report, server, name)
+
+
+def _width(server: ServerHealth, name: str) -> Iterator[Finding]:
+    """The two numbers whose difference makes `mask-indptr` bite, read from the running server itself."""
+    width, count = verify_width(server.effective), server.effective.get("speculative_num_draft_tokens")
+    if width is not None and isinstance(count, int) and width != count:
+        yield Finding(
+            "verify-width-mismatch",
+            "notice",
+            f"{name} verifies {width} rows a request while the backend's fixed count is {count}: "
+            "where mask-indptr is present, it bites here.",
+            "diag explain mask-indptr",
+        )
+
+
+def verify_width(effective: Mapping[str, Any]) -> int | None:
+    """Rows of a verify step by the server's own configuration: what it says, else tree budget + 1."""
+    said, budget = effective.get("draft_token_num"), effective.get("speculative_ddtree_budget")
+    if isinstance(said, int):
+        return said
+    return budget + 1 if isinstance(budget, int) else None
+
+
+def _old_code(report: HostReport, server: ServerHealth, name: str) -> Iterator[Finding]:
+    started, site_packages = server.facts.get("started_at_unix"), server.facts.get("site_packages")
+    for fault in report.faults:
+        if fault.site_packages == site_packages and _newer(fault, started):
+            yield Finding(
+                "server-stale",
+                "notice",
+                f"{name} started before {fault.file} was last changed: it runs the older code.",
+                "Restart it to run what is installed now.",
+            )
+
+
+def _newer(fault: InstalledFault, started: Any) -> bool:
+    changed = fault.modified_at_unix
+    return isinstance(started, int | float) and changed is not None and changed > started
+
+
+def _not_seen(report: HostReport) -> Iterator[Finding]:
+    """A machine without a GPU is no fault; anything else that could not be looked at is said."""
+    for gap in report.unknown:
+        yield Finding("not-seen", "notice", f"Could not look at {gap['what']}: {gap['why']}.")
