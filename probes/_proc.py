@@ -240,7 +240,8 @@ def port_holders(port: int) -> List[Process]:
 
 _SECRET_NAME = re.compile(r"SECRET|PASS|CRED|AUTH|KEYS?(?![A-Z])")
 _TOKEN_NAME = re.compile(r"TOKENS?(?![A-Z])")  # but not --tokenizer-path
-_COUNT = re.compile(r"[\d.,_]{1,9}|None|auto", re.I)  # and not --speculative-num-draft-tokens 4
+_COUNT = re.compile(r"[\d.,_]{1,9}")  # and not --speculative-num-draft-tokens 4
+_PLAIN = re.compile(r"\d?|true|false|yes|no|on|off|none|auto", re.I)  # what no secret is
 _SECRET_TEXT = re.compile(r"(?<=://)[^/@\s]+(?=@)|\b(?:sk-|hf_)[\w-]{16,}")
 
 _TELLING = re.compile(
@@ -252,6 +253,8 @@ _TELLING = re.compile(
 def is_secret(name: str, value: str) -> bool:
     """Is this variable or flag one whose value must not leave the host?"""
     name = name.upper()
+    if _PLAIN.fullmatch(value):
+        return False
     if _SECRET_NAME.search(name):
         return True
     return _TOKEN_NAME.search(name) is not None and _COUNT.fullmatch(value) is None

@@ -42,7 +42,7 @@ def run(args: Mapping[str, Any], talk: object = None) -> Json:
     """{} -> {"facts": {...}, "unknown": [{what, why}]}: os, kernel, machine, hostname, cpu {model, count},
     memory_bytes, memory_available_bytes, disk [{path, total_bytes, free_bytes}], gpus [{GPU_FIELDS}],
     gpu_processes [{pid, gpu_uuid, memory_used_mib}], gpu_topology, driver, cuda (what the driver supports),
-    cuda_toolkit, xid [kernel log lines], clock_utc, clock_unix, uptime_s, user, is_root, container, env, limits."""
+    cuda_toolkit, xid [kernel log lines], clock_utc, clock_unix, uptime_s, user, is_root, container, env."""
     return Facts().collect()
 
 
@@ -52,8 +52,9 @@ class Facts:
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self.pool = ThreadPoolExecutor(5)
         self.has_driver = shutil.which("nvidia-smi") is not None
-        self.asked: Dict[str, Future[Tuple[str, str]]] = {"dmesg": self._ask(["dmesg"], 3)}
+        self.asked: Dict[str, Future[Tuple[str, str]]] = {}
         if self.has_driver:
+            self.asked["dmesg"] = self._ask(["dmesg"], 3)
             self.asked["gpus"] = self.pool.submit(_query_gpus, limit_s)
             self.asked["apps"] = self._ask(
                 ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"],
@@ -67,7 +68,7 @@ class Facts:
 
     def collect(self) -> Json:
         unknown: List[Json] = []
-        facts = {**_system(), **_memory(unknown), **self._gpu(unknown), "xid": self._xid(unknown)}
+        facts = {**_system(), **_memory(unknown), **self._gpu(unknown)}
         self.pool.shutdown(wait=False)
         return {"facts": facts, "unknown": unknown}
 
@@ -79,7 +80,7 @@ class Facts:
 
     def _gpu(self, unknown: List[Json]) -> Json:
         facts: Json = {"gpus": [], "gpu_processes": [], "gpu_topology": None, "driver": None, "cuda": None}
-        facts["cuda_toolkit"] = _toolkit()
+        facts.update(cuda_toolkit=_toolkit(), xid=[])
         if not self.has_driver:
             unknown.append({"what": "GPUs", "why": "no NVIDIA driver seen (nvidia-smi is not on PATH)"})
             return facts
@@ -90,11 +91,9 @@ class Facts:
         facts["cuda"] = cuda.group(1) if cuda else None
         facts["gpu_topology"] = self._answer("topology", "GPU topology", unknown).strip() or None
         facts["driver"] = facts["gpus"][0].get("driver") if facts["gpus"] else None
-        return facts
-
-    def _xid(self, unknown: List[Json]) -> List[str]:
         log = self._answer("dmesg", "GPU errors (Xid) in the kernel log", unknown)
-        return [line.strip() for line in log.splitlines() if "NVRM: Xid" in line][-20:]
+        facts["xid"] = [line.strip() for line in log.splitlines() if "NVRM: Xid" in line][-20:]
+        return facts
 
 
 # --- nvidia-smi -------------------------------------------------------------------------------------------

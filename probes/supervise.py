@@ -71,9 +71,9 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """A port that nobody listens on now, on loopback or elsewhere (bound for a moment, never listened on)."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("0.0.0.0", 0))
         return int(probe.getsockname()[1])
 
 
@@ -104,7 +104,7 @@ class Supervisor:
         self.path = str(args["ready"]["path"])
         self.lease_s = float(args.get("lease_s", 60))
         self.log_lines = int(args.get("log_lines", 40))
-        self.log = Log(_proc.secrets(self.argv, self.env))
+        self.log = Log({value for value in _proc.secrets(self.argv, self.env) if len(value) > 3})
         self.owned = Owned(self.run_id)
         self.ready = False
 

@@ -173,6 +173,7 @@ def test_a_missing_command_is_named() -> None:
         ("s --ssl-keyfile /etc/k.pem", "s --ssl-keyfile /etc/k.pem"),
         ("s --enable-prompt-tokens-details --port 1", "s --enable-prompt-tokens-details --port 1"),
         ("s --api-key", "s --api-key"),
+        ("s --enable-auth true VLLM_AUTH=1", "s --enable-auth true VLLM_AUTH=1"),
     ],
 )
 def test_command_lines_are_shown_without_secrets(argv: str, shown: str) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,11 +182,14 @@ def test_when_the_laptop_is_gone_or_silent_everything_stops(
     assert none_carry(args["run_id"])
 
 
-def test_a_laptop_that_leaves_before_ready_leaves_nothing() -> None:
-    args = arguments("--unhealthy")
-    end = supervise.run(args, FakeTalk(lambda event: [GONE] if event["event"] == "started" else []))
-    assert (end["reason"], end["left"]) == ("laptop_gone", [])
+@pytest.mark.parametrize("step_s", [0.0, 0.02, 0.05, 0.1, 0.15, 0.2])
+def test_a_laptop_that_leaves_at_any_moment_of_a_start_leaves_nothing(step_s: float) -> None:
+    args = arguments("--unhealthy", "--workers", "2")
+    talk = FakeTalk(lambda event: time.sleep(step_s) or [GONE])
+    end = supervise.run(args, talk)
+    assert (end["reason"], end["left"], end["port_free"]) == ("laptop_gone", [], True)
     assert none_carry(args["run_id"])
+    assert alive(talk.events[0]["pid"]) is False
 
 
 @pytest.mark.parametrize(
