@@ -24,7 +24,8 @@ from diag.bisect.hypotheses import Hypothesis, enumerate_all
 from diag.bisect.space import Space, differences, same
 from diag.bisect.trial import Outcome, Trial
 
-VerdictKind = Literal["culprit", "not_reproduced", "environmental", "narrowed", "unexplained"]
+VerdictKind = Literal["culprit", "not_reproduced", "environmental", "narrowed", "unexplained", "clean", "fails"]
+"""clean, fails: the answers of `BothEnds`, which only asks whether the failing configuration still fails."""
 
 MAX_CONFIGS = 1 << 14
 
@@ -224,6 +225,27 @@ class DeterministicSearch:
 
     def _end(self, kind: VerdictKind, evidence: Sequence[Trial], why: str) -> Verdict:
         return Verdict(kind, why, rejected=self._rejected(evidence), alive=tuple(self._alive(evidence)))
+
+
+class BothEnds:
+    """Does the failing configuration (still) fail? Two trials: the good one for its texts, then the failing one."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+
+    def next(self, trials: Sequence[Trial]) -> Next | Verdict:
+        if not trials:
+            return Next(self.space.good, "the good configuration: its texts are what the other is compared with")
+        if trials[0].outcome is not Outcome.PASS:
+            return Verdict("environmental", "the good configuration is not healthy itself")
+        if len(trials) == 1:
+            return Next(self.space.bad, "the failing configuration: does it still fail?")
+        if trials[1].outcome is Outcome.PASS:
+            return Verdict("clean", "the failing configuration is healthy")
+        return Verdict("fails", f"the failing configuration fails: {trials[1].reason}")
+
+    def expected_trials(self, trials: Sequence[Trial]) -> int:
+        return 2
 
 
 def _contradicts(hypothesis: Hypothesis, trial: Trial) -> bool:

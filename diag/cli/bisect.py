@@ -26,18 +26,21 @@ if TYPE_CHECKING:
 @click.option("--plan", "plan_name", default="ddtree-garble", show_default=True, help="A shipped plan, or a file.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Fill {NAME} in the plan's command.")
 @click.option("--dry-run", is_flag=True, help="Check the plan and show the first trial; start nothing.")
+@click.option("--check", is_flag=True, help="Only the two ends: does the failing configuration still fail?")
 @JSON
-def bisect(name: str, plan_name: str, sets: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
+def bisect(name: str, plan_name: str, sets: tuple[str, ...], dry_run: bool, check: bool, as_json: bool) -> int:
     """Find which factor of a plan, or which combination, breaks the output of a server on host NAME.
 
     Starts the server over SSH once for each trial, asks it a suite of prompts one by one and all at once, judges
     every text against the good configuration's, and stops everything it started, whatever happens.
 
-    Exit code 1: the culprit is named; 3: it could not be named, and why is said.
+    Exit code 1: the culprit is named; 3: it could not be named, and why is said. With --check, 0: the failing
+    configuration is clean; 1: it fails.
     """
     from diag.bisect import plan as plans
     from diag.bisect import run
     from diag.bisect.journal import Journal
+    from diag.bisect.search import BothEnds
     from diag.hosts import inventory
     from diag.report import bisect as report
 
@@ -50,7 +53,8 @@ def bisect(name: str, plan_name: str, sets: tuple[str, ...], dry_run: bool, as_j
     with connected(name) as transport, Journal.create() as journal:
         try:
             with show:
-                result = run.run(plan, host, transport, journal, show, fills)
+                search = BothEnds(plan.space) if check else None
+                result = run.run(plan, host, transport, journal, show, fills, search)
             source = _faulty_source(transport, plan)
         except KeyboardInterrupt:
             raise Interrupted(

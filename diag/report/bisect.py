@@ -14,9 +14,11 @@ from diag.report.text import one_line
 
 SCHEMA = 1
 
-EXIT = {"culprit": 1, "not_reproduced": 3, "environmental": 3, "narrowed": 3, "unexplained": 3}
+EXIT = {"clean": 0, "fails": 1, "culprit": 1, "not_reproduced": 3, "environmental": 3, "narrowed": 3, "unexplained": 3}
 
 HEADLINE = {
+    "clean": "CLEAN",
+    "fails": "FAILS",
     "culprit": "CULPRIT",
     "not_reproduced": "NOT REPRODUCED",
     "environmental": "NOT ONE OF THE FACTORS",
@@ -118,7 +120,8 @@ def page(result: Result, space: Space, host: str, source: FaultySource | None) -
         yield "bold red", f"{HEADLINE[verdict.kind]}   {verdict.culprit.title}"
         yield "", f"          {_confidence(verdict.confidence)} after {spent} on {host}"
     else:
-        yield "bold yellow", f"{HEADLINE[verdict.kind]}   {verdict.why} ({spent} on {host})"
+        style = {"clean": "bold green", "fails": "bold red"}.get(verdict.kind, "bold yellow")
+        yield style, f"{HEADLINE[verdict.kind]}   {verdict.why} ({spent} on {host})"
     yield "", ""
     yield from _reasons(result, space)
     yield "", ""

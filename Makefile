@@ -1,0 +1,41 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and make:
+#   make demo    set up, fetch, and run the story on the embedded host
+#   make test    set up and run the tests
+# Others: make check (format, lint, types), make clean.
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
+READY = $(VENV)/.ready
+
+.PHONY: demo test check sshd clean help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# torch comes first and from the constraints, so that nothing else pulls in a newer and much larger one.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "diag needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet -c constraints.txt torch
+	$(PIP) install --quiet -c constraints.txt -e '.[lab,dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(VENV)/bin/python -m diag.lab.demo
+
+test: $(READY) sshd check
+	$(VENV)/bin/python -m pytest
+
+check: $(READY)
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+# Tests talk to a real OpenSSH server. Root on Debian gets it here; anyone else is told by the tests what to install.
+sshd:
+	@if [ ! -x /usr/sbin/sshd ] && [ "$$(id -u)" = 0 ] && [ -e /etc/debian_version ]; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openssh-server >/dev/null; fi
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
