@@ -13,14 +13,8 @@ Each line of the journal is "<length> <sha256> <json>", fsynced before the act t
 from __future__ import annotations
 
 import base64
-import errno
-import fcntl
-import getpass
 import hashlib
-import json
 import os
-import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -28,85 +22,14 @@ import time
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ._fixfiles import Ops, Refused, bytes_of, drop_bytecode, os_refused, put, sha256_of
+from ._fixjournal import Journal, Lock, holder, open_state_dir, state_dir, user
+
 Json = Dict[str, Any]
 
-LOCK_WAIT_S = 5.0
 COMPILE_LIMIT_S = 60.0
 SPARE_BYTES = 1 << 16
 _CHECK = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
-_KEPT = (os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
-class Refused(Exception):
-    """An expected failure: kind as in diag/errors.py, what happened, what to do."""
-
-    def __init__(self, kind: str, what: str, next: str = "", details: Optional[List[str]] = None) -> None:
-        super().__init__(what)
-        self.error: Json = {"kind": kind, "what": what, "next": next, "details": details or []}
-
-
-class Ops:
-    """All that changes the disk goes through here, one operation a call. A test overrides `did` to crash after
-    the k-th, or a single operation to fail."""
-
-    def __init__(self) -> None:
-        self.names: Dict[int, str] = {}
-
-    def did(self, name: str) -> None:
-        """Called after each operation."""
-
-    def _do(self, name: str, act: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        try:
-            answer = act(*args, **more)
-        except OSError as error:
-            if error.filename is None:  # of a write or a sync: the message must name the file
-                error.filename = self.names.get(args[0])
-            raise
-        self.did(name)
-        return answer
-
-    def folder(self, path: str) -> None:
-        self._do("folder", os.mkdir, path, 0o700)
-
-    def create(self, path: str, flags: int = os.O_EXCL | os.O_WRONLY) -> int:
-        fd = int(self._do("create", os.open, path, os.O_CREAT | flags | _KEPT[0], _KEPT[1]))
-        self.names[fd] = path
-        return fd
-
-    def write(self, fd: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._do("write", os.write, fd, view) :]
-
-    def truncate(self, fd: int, size: int) -> None:
-        self._do("truncate", os.ftruncate, fd, size)
-
-    def sync(self, fd: int) -> None:
-        self._do("sync", os.fsync, fd)
-
-    def like(self, path: str, model: str, mtime_ns: Optional[int]) -> None:
-        """Owner, mode and extended attributes of `model`; its time too, or the one given."""
-        old, new = os.stat(model), os.stat(path)
-        if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-            self._do("owner", os.chown, path, old.st_uid, old.st_gid)
-        self._do("attributes", shutil.copystat, model, path)
-        if mtime_ns is not None:
-            self._do("time", os.utime, path, ns=(mtime_ns, mtime_ns))
-
-    def rename(self, old: str, new: str) -> None:
-        self._do("rename", os.replace, old, new)
-
-    def remove(self, path: str) -> None:
-        if os.path.lexists(path):
-            self._do("remove", os.unlink, path)
-
-    def sync_folder(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY)
-        self.names[fd] = path
-        try:
-            self.sync(fd)
-        finally:
-            os.close(fd)
 
 
 def run(args: Json, talk: object = None, ops: Optional[Ops] = None) -> Json:
@@ -124,16 +47,7 @@ def run(args: Json, talk: object = None, ops: Optional[Ops] = None) -> Json:
     except Refused as refused:
         return {"error": refused.error}
     except OSError as error:
-        return {"error": _os_error(error).error}
-
-
-def _os_error(error: OSError) -> Refused:
-    advice = {
-        errno.ENOSPC: "Free some space there and run it again.",
-        errno.EDQUOT: "Free some of the quota there and run it again.",
-        errno.EROFS: "It is on a file system mounted read-only.",
-    }.get(error.errno or 0, "Use a user of the host who may do that there.")
-    return Refused("precondition", "{}: {}.".format(error.filename or "A file", error.strerror), advice)
+        return {"error": os_refused(error).error}
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -176,206 +90,6 @@ def _places(args: Json, environments: Any) -> List[Tuple[Optional[str], List[str
 
         found = environments.find(None, servers.find([], [package])[1], [package])
     return [(environments.locate(each, package), each["search_path"], each["python"], each["prefix"]) for each in found]
-
-
-# --- the journal -------------------------------------------------------------------------------------------
-
-
-def _state_dir() -> str:
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(home, "diag", "fixes")
-
-
-def _open_state_dir(ops: Ops) -> str:
-    """Make it, ours alone; a link or a folder that others may write to is refused."""
-    path = _state_dir()
-    diag = os.path.dirname(path)
-    os.makedirs(os.path.dirname(diag), mode=0o700, exist_ok=True)
-    for folder in (diag, path):
-        try:
-            ops.folder(folder)
-            ops.sync_folder(os.path.dirname(folder))
-        except FileExistsError:
-            pass
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise Refused(
-                "precondition",
-                "{} is not a folder that is this user's alone.".format(folder),
-                "Look at who made it; then: chmod 700 (or remove it).",
-            )
-    return path
-
-
-class Journal:
-    """The history of one fix in one site-packages folder. `last` is the latest transaction: its intent and marks."""
-
-    def __init__(self, folder: str, fix: str, site: str) -> None:
-        key = hashlib.sha256(os.path.realpath(site).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        self.folder = folder
-        self.path = os.path.join(folder, "{}-{}.journal".format(fix, key))
-        self.records, self.valid_bytes = _records(self.path)
-
-    @property
-    def last(self) -> Tuple[Optional[Json], List[Json]]:
-        begun = [at for at, record in enumerate(self.records) if record["do"] == "intent"]
-        return (self.records[begun[-1]], self.records[begun[-1] + 1 :]) if begun else (None, [])
-
-    def marks(self) -> List[str]:
-        return [record["do"] for record in self.last[1]]
-
-    def outstanding(self) -> Optional[Json]:
-        """The intent of a transaction that did not end."""
-        intent, _ = self.last
-        return None if {"committed", "rolled_back"} & set(self.marks()) else intent
-
-    def applied(self) -> Optional[Json]:
-        """The intent whose new files are in place, by the journal."""
-        found = None
-        for at, record in enumerate(self.records):
-            if record["do"] == "committed":
-                intent = next(back for back in reversed(self.records[:at]) if back["do"] == "intent")
-                found = intent if intent["act"] == "apply" else None
-        return found
-
-    def changed_between(self) -> Optional[Tuple[float, float]]:
-        """Unix times around the latest renames."""
-        for at in range(len(self.records) - 1, -1, -1):
-            if self.records[at]["do"] == "committed":
-                return self.records[at - 1]["time"], self.records[at]["time"]
-        return None
-
-    def add(self, ops: Ops, record: Json) -> None:
-        new = not os.path.lexists(self.path)
-        fd = ops.create(self.path, os.O_WRONLY | os.O_APPEND)
-        try:
-            if os.fstat(fd).st_size > self.valid_bytes:  # a torn last record
-                ops.truncate(fd, self.valid_bytes)
-            record = dict(record, time=time.time())
-            line = _line(record)
-            ops.write(fd, line)
-            ops.sync(fd)
-        finally:
-            os.close(fd)
-        if new:
-            ops.sync_folder(self.folder)
-        self.records.append(record)
-        self.valid_bytes += len(line)
-
-    def backup(self, intent: Json, at: int) -> str:
-        return os.path.join(self.folder, "{}.{}.{}.orig".format(os.path.basename(self.path), intent["id"], at))
-
-
-def _line(record: Json) -> bytes:
-    body = json.dumps(record, sort_keys=True).encode()
-    return b"%d %s %s\n" % (len(body), hashlib.sha256(body).hexdigest().encode(), body)
-
-
-def _records(path: str) -> Tuple[List[Json], int]:
-    """The records, and how many bytes they take. A torn last one is left out: it announced nothing yet."""
-    found: List[Json] = []
-    size = 0
-    lines = (_bytes(path) or b"").splitlines(keepends=True)
-    for line in lines:
-        length, _, rest = line.partition(b" ")
-        digest, _, body = rest[:-1].partition(b" ")
-        whole = line.endswith(b"\n") and length == str(len(body)).encode()
-        if not whole or digest != hashlib.sha256(body).hexdigest().encode():
-            break
-        found.append(json.loads(body.decode()))
-        size += len(line)
-    if len(found) < len(lines) - 1:
-        raise Refused(
-            "precondition",
-            "The journal {} is damaged at byte {}.".format(path, size),
-            "Compare the package with its wheel by hand; the backups lie beside the journal.",
-        )
-    return found, size
-
-
-def _bytes(path: str) -> Optional[bytes]:
-    try:
-        fd = os.open(path, os.O_RDONLY | _KEPT[0])
-    except FileNotFoundError:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        return file.read()
-
-
-def _hash(path: str) -> Optional[str]:
-    """sha256 in hex; None for a missing file; a text that equals no hash for one that cannot be read (a link)."""
-    try:
-        data = _bytes(path)
-    except OSError as error:
-        return "unreadable ({})".format(error.strerror)
-    return None if data is None else hashlib.sha256(data).hexdigest()
-
-
-# --- one operator at a time --------------------------------------------------------------------------------
-
-
-class Lock:
-    """flock on a file of ours and on the package's folder (for an operator with another home). The kernel drops
-    both when this process ends, however it ends."""
-
-    def __init__(self, folder: str, package_folder: str) -> None:
-        self.path = os.path.join(folder, "lock")
-        self.fds = [os.open(self.path, os.O_RDWR | os.O_CREAT | _KEPT[0], _KEPT[1])]
-        if os.path.isdir(package_folder):
-            self.fds.append(os.open(package_folder, os.O_RDONLY))
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while not all(_try_lock(fd) for fd in self.fds):
-            if time.monotonic() > deadline:
-                holder = _holder(folder) or {}
-                self.release()
-                raise Refused(
-                    "precondition",
-                    "Another operator is changing this installation.",
-                    "Wait until that has ended, and run it again.",
-                    ["{}: {}".format(name, holder[name]) for name in sorted(holder)],
-                )
-            time.sleep(0.05)
-        who = {"pid": os.getpid(), "user": _user(), "since_unix": time.time(), "host": socket.gethostname()}
-        who["client"] = os.environ.get("SSH_CLIENT", "").split(" ")[0]
-        os.ftruncate(self.fds[0], 0)
-        os.pwrite(self.fds[0], json.dumps(who).encode(), 0)
-
-    def release(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)  # else: no locks on this file system
-    return True
-
-
-def _holder(folder: str) -> Optional[Json]:
-    """Who holds the lock now, as they wrote it down; None when it is free."""
-    try:
-        fd = os.open(os.path.join(folder, "lock"), os.O_RDONLY | _KEPT[0])
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
-    except OSError:
-        try:
-            return dict(json.loads(os.pread(fd, 4096, 0).decode()))
-        except ValueError:
-            return {"pid": "unknown"}
-    finally:
-        os.close(fd)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except Exception:
-        return str(os.geteuid())
 
 
 # --- checks ------------------------------------------------------------------------------------------------
@@ -432,7 +146,7 @@ def _check_apply(args: Json, journal: Journal) -> List[Json]:
         path = _target(args["site_packages"], each["path"])
         found = _regular(path)
         content = zlib.decompress(base64.b64decode(each["content_b64"]))
-        seen = _hash(path)
+        seen = sha256_of(path)
         if seen != each["pre_sha256"]:
             raise Refused(
                 "file_not_as_expected",
@@ -444,7 +158,7 @@ def _check_apply(args: Json, journal: Journal) -> List[Json]:
         if not os.access(folder, os.W_OK) or (os.geteuid() not in (0, found.st_uid)):
             raise Refused(
                 "precondition",
-                "{} may not replace {} (owner {}).".format(_user(), path, found.st_uid),
+                "{} may not replace {} (owner {}).".format(user(), path, found.st_uid),
                 "Use a user of the host who owns the environment.",
             )
         for place in (folder, journal.folder):
@@ -496,14 +210,14 @@ def _compile(content: bytes, path: str, python: Optional[str]) -> str:
 def _locked(args: Json, ops: Ops, act: Callable[[Json, Ops, Journal], bool]) -> Json:
     """Run `act` under the lock, after finishing or undoing what is outstanding."""
     args["site_packages"] = os.path.abspath(os.path.expanduser(args["site_packages"]))
-    folder = _open_state_dir(ops)
+    folder = open_state_dir(ops)
     lock = Lock(folder, os.path.join(args["site_packages"], args["package"]))
     try:
         journal = Journal(folder, args["fix"], args["site_packages"])
         recovered = _recover(ops, journal)
         changed = act(args, ops, journal)
     except (OSError, Refused) as error:
-        refused = _os_error(error) if isinstance(error, OSError) else error
+        refused = os_refused(error) if isinstance(error, OSError) else error
         refused.error["details"].append("the fix is now: {}".format(status(args)["state"]))
         raise refused from None
     finally:
@@ -513,7 +227,7 @@ def _locked(args: Json, ops: Ops, act: Callable[[Json, Ops, Journal], bool]) -> 
 
 def _apply(args: Json, ops: Ops, journal: Journal) -> bool:
     applied = journal.applied()
-    if applied is not None and all(_hash(each["path"]) == each["post"] for each in applied["files"]):
+    if applied is not None and all(sha256_of(each["path"]) == each["post"] for each in applied["files"]):
         return False
     plans = _check_apply(args, journal)
     if all(plan["pre"] == hashlib.sha256(plan["content"]).hexdigest() for plan in plans):
@@ -524,10 +238,10 @@ def _apply(args: Json, ops: Ops, journal: Journal) -> bool:
     journal.add(ops, intent)
     try:
         for at, plan in enumerate(plans):
-            _put(ops, journal.backup(intent, at), _bytes(plan["path"]) or b"", plan["path"], None)
+            put(ops, journal.backup(intent, at), bytes_of(plan["path"]) or b"", plan["path"], None)
         journal.add(ops, {"do": "backed_up"})
         for each, plan in zip(intent["files"], plans):
-            _put(ops, each["temp"], plan["content"], each["path"], time.time_ns())
+            put(ops, each["temp"], plan["content"], each["path"], time.time_ns())
             _compile(plan["content"], each["path"], args.get("python"))
         _commit(ops, journal, intent)
     except (OSError, Refused):
@@ -541,7 +255,7 @@ def _revert(args: Json, ops: Ops, journal: Journal) -> bool:
     applied = journal.applied()
     if applied is None:
         return False
-    hashes = [_hash(each["path"]) for each in applied["files"]]
+    hashes = [sha256_of(each["path"]) for each in applied["files"]]
     if all(seen == each["pre"] for seen, each in zip(hashes, applied["files"])):
         return False
     for seen, each in zip(hashes, applied["files"]):
@@ -565,7 +279,7 @@ def _revert(args: Json, ops: Ops, journal: Journal) -> bool:
     journal.add(ops, intent)
     try:
         for each, (path, _, original, mtime_ns) in zip(intent["files"], changes):
-            _put(ops, each["temp"], original, path, mtime_ns)
+            put(ops, each["temp"], original, path, mtime_ns)
         _commit(ops, journal, intent)
     except (OSError, Refused):
         if "committing" not in journal.marks():  # else only forward: the next run finishes it
@@ -588,21 +302,9 @@ def _intent(act: str, args: Json, changes: List[Tuple[str, str, bytes, Optional[
         }
         for path, pre, content, mtime_ns in changes
     ]
-    who = {"user": _user(), "pid": os.getpid(), "client": os.environ.get("SSH_CLIENT", "").split(" ")[0]}
+    who = {"user": user(), "pid": os.getpid(), "client": os.environ.get("SSH_CLIENT", "").split(" ")[0]}
     about = {name: args.get(name) for name in ("fix", "package", "version", "site_packages")}
     return dict(about, do="intent", act=act, id=number, files=files, who=who)
-
-
-def _put(ops: Ops, path: str, content: bytes, model: str, mtime_ns: Optional[int]) -> None:
-    """A new file with this content and the attributes of `model`, durable."""
-    fd = ops.create(path)
-    try:
-        ops.write(fd, content)
-        ops.like(path, model, mtime_ns)
-        ops.sync(fd)
-    finally:
-        os.close(fd)
-    ops.sync_folder(os.path.dirname(path))
 
 
 def _commit(ops: Ops, journal: Journal, intent: Json) -> None:
@@ -614,28 +316,18 @@ def _commit(ops: Ops, journal: Journal, intent: Json) -> None:
 def _rename_all(ops: Ops, intent: Json) -> None:
     """Every file becomes the new one; those that already are stay."""
     for each in intent["files"]:
-        if _hash(each["path"]) != each["post"]:
+        if sha256_of(each["path"]) != each["post"]:
             ops.rename(each["temp"], each["path"])
         ops.sync_folder(os.path.dirname(each["path"]))
-        seen = _hash(each["path"])
+        seen = sha256_of(each["path"])
         if seen != each["post"]:
             raise Refused("file_not_as_expected", "{} reads back as {}.".format(each["path"], seen))
-        _drop_bytecode(ops, each["path"])
-
-
-def _drop_bytecode(ops: Ops, path: str) -> None:
-    """Stale .pyc files of this module: they are judged by time and size, which a careful revert can restore."""
-    cache = os.path.join(os.path.dirname(path), "__pycache__")
-    stem = os.path.splitext(os.path.basename(path))[0] + "."
-    names = os.listdir(cache) if os.path.isdir(cache) and not os.path.islink(cache) else []
-    for name in names:
-        if name.startswith(stem) and name.endswith(".pyc"):
-            ops.remove(os.path.join(cache, name))
+        drop_bytecode(ops, each["path"])
 
 
 def _original(journal: Journal, applied: Json, at: int) -> bytes:
     backup = journal.backup(applied, at)
-    data = _bytes(backup)
+    data = bytes_of(backup)
     if data is None or hashlib.sha256(data).hexdigest() != applied["files"][at]["pre"]:
         raise Refused(
             "precondition",
@@ -663,13 +355,13 @@ def _recover(ops: Ops, journal: Journal) -> Optional[str]:
     if intent is None:
         _drop_backups(ops, journal, keep=journal.applied())
         return None
-    foreign = [each for each in intent["files"] if _hash(each["path"]) not in (each["pre"], each["post"])]
+    foreign = [each for each in intent["files"] if sha256_of(each["path"]) not in (each["pre"], each["post"])]
     if foreign:
         raise Refused(
             "file_not_as_expected",
             "{} was changed by someone else while a fix was half done; it is not touched.".format(foreign[0]["path"]),
             "Reinstall the package, then remove the journal named here.",
-            ["found sha256 {}".format(_hash(foreign[0]["path"])), "journal {}".format(journal.path)],
+            ["found sha256 {}".format(sha256_of(foreign[0]["path"])), "journal {}".format(journal.path)],
         )
     _check_paths(intent)
     if "committing" in journal.marks() and _ready(ops, journal, intent):
@@ -684,12 +376,12 @@ def _recover(ops: Ops, journal: Journal) -> Optional[str]:
 def _ready(ops: Ops, journal: Journal, intent: Json) -> bool:
     """Whether each file can become the new one. What a revert needs can be made again from the backups."""
     for at, each in enumerate(intent["files"]):
-        if each["post"] in (_hash(each["path"]), _hash(each["temp"])):
+        if each["post"] in (sha256_of(each["path"]), sha256_of(each["temp"])):
             continue
         if intent["act"] == "apply":
             return False
         ops.remove(each["temp"])
-        _put(ops, each["temp"], _original(journal, journal.applied() or {}, at), each["path"], each["mtime_ns"])
+        put(ops, each["temp"], _original(journal, journal.applied() or {}, at), each["path"], each["mtime_ns"])
     return True
 
 
@@ -698,10 +390,10 @@ def _undo(ops: Ops, journal: Journal, intent: Json) -> None:
     to rename: what it replaced is kept nowhere."""
     for at, each in enumerate(intent["files"]):
         ops.remove(each["temp"])
-        if intent["act"] == "apply" and _hash(each["path"]) == each["post"]:
-            _put(ops, each["temp"], _original(journal, intent, at), each["path"], each["mtime_ns"])
+        if intent["act"] == "apply" and sha256_of(each["path"]) == each["post"]:
+            put(ops, each["temp"], _original(journal, intent, at), each["path"], each["mtime_ns"])
             ops.rename(each["temp"], each["path"])
-            _drop_bytecode(ops, each["path"])
+            drop_bytecode(ops, each["path"])
         ops.sync_folder(os.path.dirname(each["path"]))
     journal.add(ops, {"do": "rolled_back"})
     _drop_backups(ops, journal, keep=journal.applied())
@@ -720,7 +412,7 @@ def status(args: Json) -> Json:
     lock: who holds it now, or null; processes: [{pid, argv, started_at_unix, code: stale|current|unknown}].
     """
     site = os.path.abspath(os.path.expanduser(args["site_packages"]))
-    folder = _state_dir()
+    folder = state_dir()
     journal = Journal(folder, args["fix"], site)
     intent, _ = journal.last
     applied, outstanding = journal.applied(), journal.outstanding()
@@ -740,14 +432,14 @@ def status(args: Json) -> Json:
         "journal": journal.path if journal.records else None,
         "outstanding": outstanding and dict(outstanding, marks=journal.marks()),
         "changed_at_unix": changed[1] if changed else None,
-        "lock": _holder(folder),
+        "lock": holder(folder),
         "processes": processes,
         "unknown": unknown,
     }
 
 
 def _file_status(each: Json, act: Optional[str]) -> Json:
-    seen = _hash(each["path"])
+    seen = sha256_of(each["path"])
     names = {each["pre"]: "original", each["post"]: "fixed"}
     if act == "revert":
         names = {each["post"]: "original", each["pre"]: "fixed"}

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probes import fixtx
+from probes import _fixfiles, _fixjournal, fixtx
 
 OLD = b"# \xc3\xa4lt\r\nVALUE = 1\r\n\ttext = 2".replace(b"\t", b"")  # CRLF, no final newline
 NEW = b"VALUE = 17\n"
@@ -27,7 +27,7 @@ class Crash(BaseException):
     """The process is killed here."""
 
 
-class CrashingOps(fixtx.Ops):
+class CrashingOps(_fixfiles.Ops):
     """Crashes after the k-th operation; with `torn`, a k-th write has written only a part."""
 
     def __init__(self, after: int, torn: bool = False) -> None:
@@ -46,7 +46,7 @@ class CrashingOps(fixtx.Ops):
         super().write(fd, data)
 
 
-class FailingOps(fixtx.Ops):
+class FailingOps(_fixfiles.Ops):
     """The k-th operation (from 1) fails with this error instead of being done."""
 
     def __init__(self, at: int, number: int) -> None:
@@ -86,11 +86,11 @@ class Box:
     def path(self, name: str) -> Path:
         return self.site / name
 
-    def run(self, action: str, ops: fixtx.Ops | None = None, **more: Any) -> dict[str, Any]:
+    def run(self, action: str, ops: _fixfiles.Ops | None = None, **more: Any) -> dict[str, Any]:
         args = {"action": action, "fix": "demo", "package": "pkg", "site_packages": str(self.site), **more}
         return fixtx.run(json.loads(json.dumps(args)), None, ops)
 
-    def apply(self, ops: fixtx.Ops | None = None, new: bytes = NEW, **more: Any) -> dict[str, Any]:
+    def apply(self, ops: _fixfiles.Ops | None = None, new: bytes = NEW, **more: Any) -> dict[str, Any]:
         files = [
             {"path": name, "pre_sha256": sha(old), "content_b64": base64.b64encode(zlib.compress(new)).decode()}
             for name, old in self.old.items()
@@ -402,7 +402,7 @@ def test_planted_links_in_the_state_folder(box: Box) -> None:
 
 
 def test_two_operators(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixtx, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(_fixjournal, "LOCK_WAIT_S", 0.05)
     box.apply()
     lock = box.state / "diag" / "fixes" / "lock"
     with lock.open("r+b") as held:
@@ -441,7 +441,7 @@ def test_a_full_disk_is_named(box: Box, monkeypatch: pytest.MonkeyPatch) -> None
     def full(fd: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fixtx.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     what = box.apply()["error"]["what"]
     assert what == f"{next(box.state.rglob('*.journal'))}: No space left on device."
     assert box.is_old()
@@ -505,7 +505,7 @@ def test_a_torn_last_record_is_left_out(
     records: list[dict[str, str]], cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "j"
-    lines = [fixtx._line(record) for record in records]
-    last = fixtx._line({"do": "intent", "text": "x" * 50})
+    lines = [_fixjournal.line_of(record) for record in records]
+    last = _fixjournal.line_of({"do": "intent", "text": "x" * 50})
     path.write_bytes(b"".join(lines) + last[: min(cut, len(last) - 1)])
-    assert fixtx._records(str(path)) == (records, sum(map(len, lines)))
+    assert _fixjournal.records_of(str(path)) == (records, sum(map(len, lines)))

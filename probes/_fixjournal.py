@@ -1,0 +1,196 @@
+"""What a fix did on this host, written down before it is done; and the lock that lets one operator in at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import getpass
+import hashlib
+import json
+import os
+import socket
+import stat
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from ._fixfiles import FLAGS, PRIVATE, Ops, Refused, bytes_of
+
+Json = Dict[str, Any]
+
+LOCK_WAIT_S = 5.0
+
+
+def state_dir() -> str:
+    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(home, "diag", "fixes")
+
+
+def open_state_dir(ops: Ops) -> str:
+    """Make it, ours alone; a link or a folder that others may write to is refused."""
+    path = state_dir()
+    diag = os.path.dirname(path)
+    os.makedirs(os.path.dirname(diag), mode=0o700, exist_ok=True)
+    for folder in (diag, path):
+        try:
+            ops.folder(folder)
+            ops.sync_folder(os.path.dirname(folder))
+        except FileExistsError:
+            pass
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise Refused(
+                "precondition",
+                "{} is not a folder that is this user's alone.".format(folder),
+                "Look at who made it; then: chmod 700 (or remove it).",
+            )
+    return path
+
+
+class Journal:
+    """The history of one fix in one site-packages folder. `last` is the latest transaction: its intent and marks."""
+
+    def __init__(self, folder: str, fix: str, site: str) -> None:
+        key = hashlib.sha256(os.path.realpath(site).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        self.folder = folder
+        self.path = os.path.join(folder, "{}-{}.journal".format(fix, key))
+        self.records, self.valid_bytes = records_of(self.path)
+
+    @property
+    def last(self) -> Tuple[Optional[Json], List[Json]]:
+        begun = [at for at, record in enumerate(self.records) if record["do"] == "intent"]
+        return (self.records[begun[-1]], self.records[begun[-1] + 1 :]) if begun else (None, [])
+
+    def marks(self) -> List[str]:
+        return [record["do"] for record in self.last[1]]
+
+    def outstanding(self) -> Optional[Json]:
+        """The intent of a transaction that did not end."""
+        intent, _ = self.last
+        return None if {"committed", "rolled_back"} & set(self.marks()) else intent
+
+    def applied(self) -> Optional[Json]:
+        """The intent whose new files are in place, by the journal."""
+        found = None
+        for at, record in enumerate(self.records):
+            if record["do"] == "committed":
+                intent = next(back for back in reversed(self.records[:at]) if back["do"] == "intent")
+                found = intent if intent["act"] == "apply" else None
+        return found
+
+    def changed_between(self) -> Optional[Tuple[float, float]]:
+        """Unix times around the latest renames."""
+        for at in range(len(self.records) - 1, -1, -1):
+            if self.records[at]["do"] == "committed":
+                return self.records[at - 1]["time"], self.records[at]["time"]
+        return None
+
+    def add(self, ops: Ops, record: Json) -> None:
+        new = not os.path.lexists(self.path)
+        fd = ops.create(self.path, os.O_WRONLY | os.O_APPEND)
+        try:
+            if os.fstat(fd).st_size > self.valid_bytes:  # a torn last record
+                ops.truncate(fd, self.valid_bytes)
+            record = dict(record, time=time.time())
+            line = line_of(record)
+            ops.write(fd, line)
+            ops.sync(fd)
+        finally:
+            os.close(fd)
+        if new:
+            ops.sync_folder(self.folder)
+        self.records.append(record)
+        self.valid_bytes += len(line)
+
+    def backup(self, intent: Json, at: int) -> str:
+        return os.path.join(self.folder, "{}.{}.{}.orig".format(os.path.basename(self.path), intent["id"], at))
+
+
+def line_of(record: Json) -> bytes:
+    body = json.dumps(record, sort_keys=True).encode()
+    return b"%d %s %s\n" % (len(body), hashlib.sha256(body).hexdigest().encode(), body)
+
+
+def records_of(path: str) -> Tuple[List[Json], int]:
+    """The records, and how many bytes they take. A torn last one is left out: it announced nothing yet."""
+    found: List[Json] = []
+    size = 0
+    lines = (bytes_of(path) or b"").splitlines(keepends=True)
+    for line in lines:
+        length, _, rest = line.partition(b" ")
+        digest, _, body = rest[:-1].partition(b" ")
+        whole = line.endswith(b"\n") and length == str(len(body)).encode()
+        if not whole or digest != hashlib.sha256(body).hexdigest().encode():
+            break
+        found.append(json.loads(body.decode()))
+        size += len(line)
+    if len(found) < len(lines) - 1:
+        raise Refused(
+            "precondition",
+            "The journal {} is damaged at byte {}.".format(path, size),
+            "Compare the package with its wheel by hand; the backups lie beside the journal.",
+        )
+    return found, size
+
+
+class Lock:
+    """flock on a file of ours and on the package's folder (for an operator with another home). The kernel drops
+    both when this process ends, however it ends."""
+
+    def __init__(self, folder: str, package_folder: str) -> None:
+        self.path = os.path.join(folder, "lock")
+        self.fds = [os.open(self.path, os.O_RDWR | os.O_CREAT | FLAGS, PRIVATE)]
+        if os.path.isdir(package_folder):
+            self.fds.append(os.open(package_folder, os.O_RDONLY))
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while not all(_try_lock(fd) for fd in self.fds):
+            if time.monotonic() > deadline:
+                who = holder(folder) or {}
+                self.release()
+                raise Refused(
+                    "precondition",
+                    "Another operator is changing this installation.",
+                    "Wait until that has ended, and run it again.",
+                    ["{}: {}".format(name, who[name]) for name in sorted(who)],
+                )
+            time.sleep(0.05)
+        who = {"pid": os.getpid(), "user": user(), "since_unix": time.time(), "host": socket.gethostname()}
+        who["client"] = os.environ.get("SSH_CLIENT", "").split(" ")[0]
+        os.ftruncate(self.fds[0], 0)
+        os.pwrite(self.fds[0], json.dumps(who).encode(), 0)
+
+    def release(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)  # else: no locks on this file system
+    return True
+
+
+def holder(folder: str) -> Optional[Json]:
+    """Who holds the lock now, as they wrote it down; None when it is free."""
+    try:
+        fd = os.open(os.path.join(folder, "lock"), os.O_RDONLY | FLAGS)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except OSError:
+        try:
+            return dict(json.loads(os.pread(fd, 4096, 0).decode()))
+        except ValueError:
+            return {"pid": "unknown"}
+    finally:
+        os.close(fd)
+
+
+def user() -> str:
+    try:
+        return getpass.getuser()
+    except Exception:
+        return str(os.geteuid())
