@@ -172,7 +172,7 @@ def as_method(text: str, wrong: str, name: str) -> str:
     return before + inside.rstrip("\n") + f"\n\n    def {name}(self):\n        return {wrong}\n\n" + after
 
 
-@pytest.mark.parametrize("version", [*PRESENT, *FIXED])
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.12", "0.5.16", "0.5.21"])
 def test_formatting_names_and_branches_do_not_matter(version: str) -> None:
     text = source(version)
     expected = state(text)
@@ -240,7 +240,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("version", ["0.4.8", "0.5.12"])
+@pytest.mark.parametrize("version", ["0.4.8"])
 def test_other_mends_count_as_fixed(way: str, version: str) -> None:
     before, inside, after = only_class(source(version))
     head, _, tail = inside.partition("self.num_draft_tokens =")
