@@ -111,7 +111,7 @@ def survey(text: str) -> Survey:
     """
     try:
         wrapper = metadata.MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-    except (cst.ParserSyntaxError, RecursionError) as error:
+    except Exception as error:  # the parser meets any text here, and has several ways to refuse it
         raise Unreadable(f"not readable as Python: {_first_line(error)}") from None
     ranges = cast(Mapping[cst.CSTNode, metadata.CodeRange], wrapper.resolve(metadata.PositionProvider))
     methods = _methods(_only_class(wrapper.module))

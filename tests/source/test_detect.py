@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diag.source.detect import Detection, detect
@@ -341,6 +341,8 @@ def test_an_offset_that_went_elsewhere() -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example("\U00031350")
+@example("x = '\ud800'")
 @given(st.text(max_size=200) | st.text(alphabet="class TritonAttnBackend:\n def(self)=1,'\"", max_size=120))
 def test_never_raises(text: str) -> None:
     assert state(text) == "unknown"
