@@ -130,8 +130,10 @@ def _faults(document: Mapping[str, Any]) -> Iterator[InstalledFault]:
 def _server(
     transport: Transport, facts: Mapping[str, Any], questions: prompts.Suite, ask: bool, say: Say
 ) -> ServerHealth:
+    if facts.get("orphan"):
+        return ServerHealth(facts, unknown="it is a worker whose server is gone")
     if facts["engine"] != "sglang":
-        return ServerHealth(facts, unknown=f"{facts['engine']} servers are not asked yet")
+        return ServerHealth(facts, unknown=f"diag does not speak to {facts['engine']} servers yet")
     if facts.get("port") is None:
         return ServerHealth(facts, unknown="its port is not known")
     where = f"the server on port {facts['port']}"

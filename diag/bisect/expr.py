@@ -126,8 +126,13 @@ def _value(node: ast.expr, names: Mapping[str, Value]) -> Any:
             decide = any if isinstance(op, ast.Or) else all
             return decide(_value(value, names) for value in values)
         case ast.Compare(left=left, ops=ops, comparators=others):
-            values = [_value(value, names) for value in (left, *others)]
-            return all(_apply(_COMPARE[type(op)], a, b) for op, a, b in zip(ops, values, values[1:]))
+            a = _value(left, names)
+            for op, other in zip(ops, others):
+                b = _value(other, names)
+                if not _apply(_COMPARE[type(op)], a, b):
+                    return False  # what follows in a chain does not matter then
+                a = b
+            return True
         case _:
             raise ExpressionError(f"{type(node).__name__} is not allowed")
 
@@ -139,5 +144,5 @@ def _apply(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
         raise CannotTell(f"{a!r} is not a number")
     try:
         return function(a, b)
-    except ZeroDivisionError:
-        raise CannotTell("division by zero") from None
+    except ArithmeticError as error:  # division by zero; an integer too large to meet a float
+        raise CannotTell(str(error)) from None

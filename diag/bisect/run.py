@@ -175,7 +175,8 @@ def _outcome(texts: list[TextVerdict], stopped: Mapping[str, Any]) -> tuple[Outc
     bad = [text for text in texts if not text.healthy]
     if not bad:
         return Outcome.PASS, "every text healthy"
-    return Outcome.FAIL, f"{bad[0].prompt} ({bad[0].how}): {bad[0].why}"
+    worst = max(bad, key=lambda text: text.worst_gap_nats or 0.0)
+    return Outcome.FAIL, f"{len(bad)} of {len(texts)} texts; {worst.prompt} ({worst.how}): {worst.why}"
 
 
 def _not_as_asked(config: Mapping[str, Value], reported: Mapping[str, Value]) -> tuple[str, ...]:

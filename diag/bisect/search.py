@@ -5,17 +5,18 @@ the one that splits the living ones best (most expected information under the pr
 one that differs least from the failing configuration. When the living ones can no longer be told apart by any
 configuration, the leader is confirmed from both ends before it is named:
 
-    sufficient   the good configuration with the culprit and nothing else must fail
-    necessary    the failing configuration without the culprit must pass
+    sufficient   the good configuration with the culprit and nothing else must fail (of "a or b": with each alone)
+    necessary    the failing configuration without the culprit must pass (of "a and b": without each of them)
 
-so that every innocent factor has a trial that clears it. A trial that contradicts an earlier one with the same
-effective values ends the search as `unexplained`: such a fault needs a search that reckons with flakes.
+so that every innocent factor has a trial that clears it, and every guilty one a trial that convicts it. A trial
+that contradicts an earlier one with the same effective values ends the search as `unexplained`: such a fault needs
+a search that reckons with flakes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -99,22 +100,22 @@ class DeterministicSearch:
 
     def next(self, trials: Sequence[Trial]) -> Next | Verdict:
         evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
-        opening = self._opening(evidence)
+        opening = self._opening(trials, evidence)
         if opening is not None:
             return opening
         if (clash := _contradiction(evidence)) is not None:
             return self._end("unexplained", evidence, f"trials {clash[0]} and {clash[1]} are alike and differ")
         alive = self._alive(evidence)
-        if not any(h.kind not in ("always", "never") for h, _ in alive):
+        leader = next((h for h, _ in alive if _explains(h, evidence)), None)
+        if leader is None:
             return self._end("unexplained", evidence, "no single factor, pair or rule predicts what was seen")
+        untried = self._untried(trials)
+        step = self._best_split(alive, untried) or self._confirm(leader, evidence, untried)
+        if step is None:
+            return self._name(leader, alive, evidence, untried)
         if len(trials) >= self.max_trials:
             return self._end("narrowed", evidence, f"{self.max_trials} trials are spent")
-        untried = self._untried(trials)
-        split = self._best_split(alive, untried)
-        if split is not None:
-            return split
-        leader = alive[0][0]
-        return self._confirm(leader, evidence, untried) or self._name(leader, alive, evidence)
+        return step
 
     def expected_trials(self, trials: Sequence[Trial]) -> int:
         evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
@@ -122,21 +123,24 @@ class DeterministicSearch:
         total = sum(weight for _, weight in alive)
         entropy = -sum(w / total * math.log2(w / total) for _, w in alive if w > 0) if total > 0 else 0.0
         gate = sum(not _has(evidence, end) for end in (self.space.good, self.space.bad))
-        # A well chosen trial settles up to one bit; confirmation adds one from each end unless already done.
-        confirming = 2 if gate or entropy > 0 else 0
-        return len(trials) + gate + math.ceil(entropy) + (confirming if entropy > 1 else 0)
+        # A well chosen trial settles up to one bit, and is often one of the two confirmations besides.
+        return len(trials) + gate + math.ceil(entropy)
 
     # the steps
 
-    def _opening(self, evidence: Sequence[Trial]) -> Next | Verdict | None:
+    def _opening(self, trials: Sequence[Trial], evidence: Sequence[Trial]) -> Next | Verdict | None:
         """Both ends first: without a good text there is nothing to compare with, without a failure nothing to find."""
         space = self.space
         good, bad = _at(evidence, space.good), _at(evidence, space.bad)
         if not good:
+            if len(_at(trials, space.good)) >= 2:
+                return self._end("environmental", evidence, "the good configuration gave no answers, twice")
             return Next(space.good, "the good configuration: its texts are what others are compared with")
         if good[0].outcome is Outcome.FAIL:
             return self._end("environmental", evidence, "the good configuration is not healthy itself")
         if not bad:
+            if len(_at(trials, space.bad)) >= 2:
+                return self._end("not_reproduced", evidence, "the failing configuration gave no answers, twice")
             return Next(space.bad, "the failing configuration: does it fail here at all?")
         if all(t.outcome is Outcome.PASS for t in bad):
             if len(bad) < 2:
@@ -167,41 +171,34 @@ class DeterministicSearch:
         for hypothesis, _ in alive:
             if (active := hypothesis.active(best[2].values)) is not None:
                 sides[active].append(hypothesis.name)
-        return Next(best[2].config, f"tells {_few(sides[True])} from {_few(sides[False])}")
+        return Next(best[2].config, f"clean rules out {_few(sides[True])}; garbled rules out {_few(sides[False])}")
 
     def _confirm(self, leader: Hypothesis, evidence: Sequence[Trial], untried: Sequence[_Candidate]) -> Next | None:
-        """The missing one of the two confirmations, nearest to the end it starts from."""
-        wanted = (
-            (self.space.good, True, _sufficient(leader, self.space, evidence), "with the culprit alone: must fail"),
-            (self.space.bad, False, _necessary(leader, self.space, evidence), "without the culprit: must pass"),
-        )
-        for base, active, done, purpose in wanted:
-            if done:
+        """The first claim that no trial shows yet, tried with nothing changed but what it speaks of."""
+        for claim in _claims(leader, self.space):
+            if any(claim.shown_by(t) for t in evidence):
                 continue
-            options = [c for c in untried if leader.active(c.values) is active]
+            options = [c for c in untried if leader.active(c.values) is claim.fails and claim.covers(c.config)]
             if options:
-                nearest = min(
-                    options,
-                    key=lambda c: (self._innocent_changes(leader, c.config, base), len(differences(c.config, base))),
-                )
-                if self._innocent_changes(leader, nearest.config, base) == 0:
-                    return Next(nearest.config, purpose)
+                nearest = min(options, key=lambda c: len(differences(c.config, claim.base)))
+                return Next(nearest.config, claim.purpose)
         return None
 
-    def _innocent_changes(self, leader: Hypothesis, config: Mapping[str, Value], base: Mapping[str, Value]) -> int:
-        return len(set(differences(config, base)) - set(leader.factors))
-
-    def _name(self, leader: Hypothesis, alive: list[tuple[Hypothesis, float]], evidence: Sequence[Trial]) -> Verdict:
+    def _name(
+        self,
+        leader: Hypothesis,
+        alive: list[tuple[Hypothesis, float]],
+        evidence: Sequence[Trial],
+        untried: Sequence[_Candidate],
+    ) -> Verdict:
         total = sum(weight for _, weight in alive)
-        others = tuple(h for h, _ in alive[1:])
-        if leader.kind in ("always", "never"):
-            return self._end("unexplained", evidence, "nothing that was varied explains what was seen")
-        same_everywhere = [h for h in others if self._inseparable(leader, h)]
+        others = [h for h, _ in alive if h is not leader]
+        same_everywhere = [h for h in others if _inseparable(leader, h, untried)]
         return Verdict(
             kind="culprit",
-            why="predicts every trial, and nothing else does" if not others else "predicts every trial",
+            why="predicts every trial" if others else "predicts every trial, and nothing else does",
             culprit=leader,
-            confidence=(alive[0][1] + sum(w for h, w in alive[1:] if h in same_everywhere)) / total,
+            confidence=sum(w for h, w in alive if h is leader or h in same_everywhere) / total,
             inseparable=tuple(same_everywhere),
             sufficient=_sufficient(leader, self.space, evidence),
             necessary=_necessary(leader, self.space, evidence),
@@ -209,10 +206,6 @@ class DeterministicSearch:
             rejected=self._rejected(evidence),
             alive=tuple(alive),
         )
-
-    def _inseparable(self, a: Hypothesis, b: Hypothesis) -> bool:
-        """No configuration of the space tells them apart, as far as can be computed beforehand."""
-        return all(b.active(c.values) in (a.active(c.values), None) for c in self._candidates)
 
     def _rejected(self, evidence: Sequence[Trial]) -> tuple[Rejected, ...]:
         rejected = []
@@ -253,6 +246,18 @@ def _contradicts(hypothesis: Hypothesis, trial: Trial) -> bool:
     return active is not None and active is not (trial.outcome is Outcome.FAIL)
 
 
+def _explains(hypothesis: Hypothesis, evidence: Sequence[Trial]) -> bool:
+    """Whether it foretells every failure. One whose values nobody could read is contradicted by nothing, and explains
+    nothing."""
+    return all(hypothesis.active(t.effective) is True for t in evidence if t.outcome is Outcome.FAIL)
+
+
+def _inseparable(a: Hypothesis, b: Hypothesis, untried: Sequence[_Candidate]) -> bool:
+    """Two hypotheses that agree with every trial: nothing that is left to try tells them apart. What did not start
+    is not left, and a setting that has no effect tells nothing."""
+    return all(b.active(c.values) in (a.active(c.values), None) for c in untried)
+
+
 def _information(alive: Sequence[tuple[Hypothesis, float]], values: Mapping[str, Value]) -> float:
     """Expected bits from a trial there. Hypotheses that cannot say what they predict there learn nothing from it."""
     fails = sum(w for h, w in alive if h.active(values) is True)
@@ -263,6 +268,36 @@ def _information(alive: Sequence[tuple[Hypothesis, float]], values: Mapping[str,
         return 0.0
     p = fails / known
     return known / total * -(p * math.log2(p) + (1 - p) * math.log2(1 - p))
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """`base`, changed in no factors but `names`, fails, or passes."""
+
+    base: Mapping[str, Value]
+    names: tuple[str, ...]
+    fails: bool
+    purpose: str
+
+    def covers(self, config: Mapping[str, Value]) -> bool:
+        return not set(differences(config, self.base)) - set(self.names)
+
+    def shown_by(self, trial: Trial) -> bool:
+        return (trial.outcome is Outcome.FAIL) is self.fails and self.covers(trial.config)
+
+
+def _claims(leader: Hypothesis, space: Space) -> Iterator[_Claim]:
+    """What naming it says: it suffices, and without it all is well. "a or b": each alone suffices. "a and b":
+    without either of them all is well."""
+    together, each = [leader.factors], [(name,) for name in leader.factors]
+    for names in each if leader.kind == "either" else together:
+        yield _Claim(space.good, names, True, f"with {_these(leader, names)} alone: must fail")
+    for names in each if leader.kind in ("pair", "triple") else together:
+        yield _Claim(space.bad, names, False, f"without {_these(leader, names)}: must pass")
+
+
+def _these(leader: Hypothesis, names: tuple[str, ...]) -> str:
+    return "the culprit" if names == leader.factors else names[0]
 
 
 def _sufficient(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ class Factor:
 
     @property
     def suspect(self) -> bool:
-        return self.good != self.bad
+        return not same(self.good, self.bad)
 
     def argv(self, level: Value) -> list[str]:
         """What this level adds to the command line."""

@@ -76,6 +76,14 @@ def _in_sources(report: HostReport) -> Iterator[Finding]:
 def _in_servers(report: HostReport) -> Iterator[Finding]:
     for server in report.servers:
         name = f"The server on port {server.facts.get('port')} (pid {server.facts['pid']})"
+        if server.facts.get("orphan"):
+            yield Finding(
+                "orphan-worker",
+                "notice",
+                f"Process {server.facts['pid']} is a worker whose server is gone; it may hold GPU memory and ports.",
+                f"Look at it: ps -fp {server.facts['pid']}; end it if nobody needs it.",
+            )
+            continue
         if server.unknown:
             yield Finding("server-not-asked", "unknown", f"{name} was not judged: {server.unknown}.")
         if server.garbled:
