@@ -127,9 +127,9 @@ def _value(node: ast.expr, names: Mapping[str, Value]) -> Any:
             return decide(_value(value, names) for value in values)
         case ast.Compare(left=left, ops=ops, comparators=others):
             a = _value(left, names)
-            for op, other in zip(ops, others):
+            for comparison, other in zip(ops, others):
                 b = _value(other, names)
-                if not _apply(_COMPARE[type(op)], a, b):
+                if not _apply(_COMPARE[type(comparison)], a, b):
                     return False  # what follows in a chain does not matter then
                 a = b
             return True
