@@ -1,0 +1,10 @@
+"""What every id that diag prints means, why it matters and what to do: `diag explain ID`.
+
+entry          the shape of one explanation
+faults         faults of the catalogue, one for each fix
+findings       what `diag probe host` reports about a host
+bisections     how a bisection can end
+texts          what a text of the server can be judged to be
+errors         kinds of errors, by their exit code
+index          all of them, and the search for one
+"""
