@@ -18,6 +18,14 @@ import pytest
 from diag.hosts.inventory import Host
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-transcripts",
+        action="store_true",
+        help="write tests/transcripts/*.txt anew from what the search does; look at the difference first",
+    )
+
+
 @dataclass(frozen=True)
 class Sshd:
     """A running sshd. host: ready to connect to; log: what the server wrote, at level VERBOSE."""
