@@ -6,7 +6,8 @@ Every fault found is reported at once, as "file:line:column: what", with the nea
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from diag.errors import PlanError, UsageError
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 50_000
+MAX_DEPTH = 64
 
 Where = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -62,7 +64,8 @@ def validate(document: Document, model: type[ModelT]) -> ModelT:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        problems = [_problem(document, model, detail) for detail in error.errors(include_url=False)]
+        details = _told_once(error.errors(include_url=False))
+        problems = [_problem(document, model, detail) for detail in details]
         raise problems_in(document.path, problems) from None
 
 
@@ -81,11 +84,13 @@ def _broken(path: Path, line: int, column: int, what: str) -> PlanError:
 
 def _parse(path: Path, text: str) -> Document:
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLWarning
     from ruamel.yaml.reader import ReaderError
 
     try:
-        tree = YAML(typ="rt", pure=True).load(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", YAMLWarning)  # an anchor used twice: the later one counts, says YAML
+            tree = YAML(typ="rt", pure=True).load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
@@ -94,7 +99,7 @@ def _parse(path: Path, text: str) -> Document:
     except ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise _broken(path, line, 1, f"a character that YAML does not allow: {error.reason}") from None
-    except (YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # its own slips on odd files are many kinds: `!!bool 3` is a KeyError
         raise _broken(path, 1, 1, f"not YAML: {error}".split("\n")[0]) from None
     marks: dict[Where, tuple[int, int]] = {(): (1, 1)}
     return Document(path, _plain(path, tree, (), marks), marks)
@@ -103,6 +108,8 @@ def _parse(path: Path, text: str) -> Document:
 def _plain(path: Path, node: Any, where: Where, marks: dict[Where, tuple[int, int]]) -> Any:
     if len(marks) > MAX_NODES:
         raise _broken(path, 1, 1, f"more than {MAX_NODES} values (aliases counted out)")
+    if len(where) > MAX_DEPTH:
+        raise _broken(path, *marks[where[:1]], f"nested deeper than {MAX_DEPTH}, or an alias that holds itself")
     if isinstance(node, dict):
         result: dict[Any, Any] = {}
         for key, value in node.items():
@@ -132,6 +139,12 @@ def _scalar(path: Path, node: Any, where: Where, marks: Mapping[Where, tuple[int
         return None
     line, column = marks.get(where, (1, 1))
     raise _broken(path, line, column, f"a {type(node).__name__} is not allowed here")
+
+
+def _told_once(details: Sequence[Any]) -> list[Any]:
+    """pydantic says of a list whose items are wrong that it is too short as well."""
+    wrong = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
+    return [d for d in details if d["type"] != "too_short" or d["loc"] not in wrong]
 
 
 def _problem(document: Document, model: type[BaseModel], detail: Any) -> str:
