@@ -6,6 +6,7 @@ Format and an example: docs/bisect.md, playbooks/ddtree-garble.yaml.
 from __future__ import annotations
 
 import difflib
+import math
 import shlex
 import string
 from collections.abc import Iterator, Mapping
@@ -13,16 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
 from diag import bundle, yamlfile
 from diag.bisect.expr import Expression, ExpressionError, Value, parse
+from diag.bisect.search import MAX_CONFIGS
 from diag.bisect.space import Derived, Factor, How, Space, same
 from diag.errors import UsageError
 from diag.serving import sglang
 from diag.verdict import prompts
 
-Level = StrictBool | StrictInt | StrictFloat | StrictStr
+# No .nan, which is not even the same level as itself; no integer of thousands of digits, which cannot be written.
+_Integer = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
+_Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Level = StrictBool | _Integer | _Float | StrictStr
 _NAME = r"^[a-z][a-z0-9_]*$"
 _TARGETS: dict[str, How] = {"flag": "flag", "switch": "switch", "switch_off": "switch_off", "env": "env"}
 
@@ -157,11 +162,15 @@ def _space(spec: PlanFile) -> Space:
 
 def _factor(name: str, spec: FactorSpec) -> Factor:
     key, target = next((key, t) for key in _TARGETS if (t := getattr(spec, key)) is not None)
+    return Factor(name, target, _TARGETS[key], spec.good, spec.bad, _levels(spec), spec.title)
+
+
+def _levels(spec: FactorSpec) -> tuple[Value, ...]:
     levels: list[Value] = []
     for level in (spec.good, spec.bad, *spec.levels):
         if not any(same(level, known) for known in levels):
             levels.append(level)
-    return Factor(name, target, _TARGETS[key], spec.good, spec.bad, tuple(levels), spec.title)
+    return tuple(levels)
 
 
 def _problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]:
@@ -177,9 +186,16 @@ def _problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]:
             yield f"{document.at(where)}: the levels of a switch are true and false"
     if all(same(f.good, f.bad) for f in spec.factors.values()):
         yield f"{document.at(('factors',))}: no factor differs between good and bad: there is nothing to find"
+    if (count := _configurations(spec)) > MAX_CONFIGS:
+        yield f"{document.at(('factors',))}: {count} configurations are more than a search takes ({MAX_CONFIGS})"
     yield from _name_problems(document, spec)
     if "port" not in {n for word in spec.command for n in _placeholders(word)}:
         yield f"{document.at(('command',))}: the command must take the port that is chosen for it: --port {{port}}"
+
+
+def _configurations(spec: PlanFile) -> int:
+    """How many combinations of levels there are."""
+    return math.prod(len(_levels(factor)) for factor in spec.factors.values())
 
 
 def _name_problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]:
