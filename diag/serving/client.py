@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -96,10 +95,8 @@ class Client:
         document = _json(response)
         if response.status_code != 200 or not isinstance(document, dict):
             return None
-        meta = document.get("meta_info") or {}
-        return scores_from(
-            meta.get("input_token_logprobs") or [], meta.get("input_top_logprobs") or [], len(emitted), rival
-        )
+        meta = _meta(document)
+        return scores_from(meta.get("input_token_logprobs"), meta.get("input_top_logprobs"), len(emitted), rival)
 
     def tokenize(self, prompt: Prompt) -> list[int] | None:
         """The ids the server makes of a prompt, read from its own input log-probabilities."""
@@ -116,33 +113,56 @@ class Client:
         document = _json(response)
         if response.status_code != 200 or not isinstance(document, dict):
             return None
-        entries = (document.get("meta_info") or {}).get("input_token_logprobs") or []
-        return [int(entry[1]) for entry in entries] or None
+        entries = _list(_meta(document).get("input_token_logprobs"))
+        ids = [entry[1] for entry in entries if isinstance(entry, list) and _are_ids(entry[1:2])]
+        return ids if ids and len(ids) == len(entries) else None
 
 
 def scores_from(
-    token_logprobs: Sequence[Sequence[Any]],
-    top_logprobs: Sequence[Sequence[Sequence[Any]] | None],
-    emitted: int,
-    rival: tuple[int, int] | None = None,
+    token_logprobs: Any, top_logprobs: Any, emitted: int, rival: tuple[int, int] | None = None
 ) -> list[Score] | None:
     """The last `emitted` entries of SGLang's input log-probabilities as gaps. None if they are not all there.
 
     token_logprobs: [[log-probability or None, token id, text], ...]; top_logprobs: for each the best such triples.
     """
-    pairs = list(zip(token_logprobs, top_logprobs))[-emitted:]
+    pairs = list(zip(_list(token_logprobs), _list(top_logprobs)))
     if len(pairs) < emitted:
         return None
     scores = []
-    for at, (own, top) in enumerate(pairs):
-        if own[0] is None or not top or not math.isfinite(own[0]):
+    for at, (entry, entries) in enumerate(pairs[len(pairs) - emitted :]):
+        own, top = _scored(entry), [t for each in _list(entries) if (t := _scored(each)) is not None]
+        if own is None or not top:
             return None
-        best = max(entry[0] for entry in top)
+        best = max(value for value, _ in top)
         rival_gap = None
         if rival is not None and rival[0] == at:
-            rival_gap = next((best - entry[0] for entry in top if entry[1] == rival[1]), None)
+            rival_gap = next((best - value for value, token in top if token == rival[1]), None)
         scores.append(Score(gap_nats=max(0.0, best - own[0]), rival_gap_nats=rival_gap))
     return scores
+
+
+def _scored(entry: Any) -> tuple[float, int] | None:
+    """(log-probability, token id) of such a triple; None where it is null, infinite, or no such triple."""
+    if not isinstance(entry, list) or not _are_ids(entry[1:2]):
+        return None
+    value, token = entry[:2]
+    if not isinstance(value, int | float) or not -1e9 < value < 1e9:
+        return None
+    return float(value), token
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _are_ids(value: Any) -> bool:
+    """Whether it is a list of token ids, and not empty."""
+    return isinstance(value, list) and value != [] and all(type(token) is int for token in value)
+
+
+def _meta(document: Mapping[str, Any]) -> dict[str, Any]:
+    meta = document.get("meta_info")
+    return meta if isinstance(meta, dict) else {}
 
 
 def _json(response: httpx.Response) -> Any:
@@ -153,15 +173,17 @@ def _json(response: httpx.Response) -> Any:
 
 
 def _answer(prompt: str, document: Mapping[str, Any]) -> Answer:
-    meta = document.get("meta_info") or {}
+    meta = _meta(document)
+    text, ids, accept_length = document.get("text"), document.get("output_ids"), meta.get("spec_accept_length")
     reason = meta.get("finish_reason") or {}
-    kind = reason.get("type", "") if isinstance(reason, dict) else str(reason)
+    kind = str(reason.get("type", "")) if isinstance(reason, dict) else str(reason)
+    message = reason.get("message", "") if isinstance(reason, dict) else ""
     return Answer(
         prompt=prompt,
-        text=str(document.get("text", "")),
-        token_ids=tuple(document.get("output_ids") or ()),
+        text=text if isinstance(text, str) else "",
+        token_ids=tuple(ids) if isinstance(ids, list) and _are_ids(ids) else (),
         finish_reason=kind,
-        accept_length=meta.get("spec_accept_length"),
-        error=f"aborted: {reason.get('message', '')}" if kind == "abort" else "",
+        accept_length=accept_length if isinstance(accept_length, int | float) else None,
+        error=f"aborted: {message}" if kind == "abort" else "",
         meta=meta,
     )
