@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the lab extra is not installed")
 
-from diag.lab.engine.args import parse  # noqa: E402
+from diag.lab.engine.args import parse
 
 TREE = ["--model-path", "m", "--speculative-algorithm", "DDTREE"]
 
@@ -24,9 +24,7 @@ def test_the_tree_is_budget_plus_one_wide_and_the_count_stays(flags: list[str], 
 
 
 def test_ngram_is_as_wide_as_the_count() -> None:
-    args = parse(
-        ["--model-path", "m", "--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "12"]
-    )
+    args = parse(["--model-path", "m", "--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "12"])
     assert (args.speculative_num_draft_tokens, args.draft_token_num) == (12, 12)
 
 

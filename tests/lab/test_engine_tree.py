@@ -1,5 +1,7 @@
 """Draft trees: shapes, padding, masks and acceptance, against slow and obvious versions of themselves."""
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the lab extra is not installed")
@@ -68,7 +70,7 @@ def test_the_flat_mask_holds_each_request_where_the_right_offsets_say(batch: lis
 def test_acceptance_follows_the_target_and_stops_where_no_child_agrees(tree: DraftTree, best: list[int]) -> None:
     accepted, bonus = accept_greedy(tree, best)
     assert accepted[0] == 0
-    for parent, child in zip(accepted, accepted[1:], strict=False):
+    for parent, child in itertools.pairwise(accepted):
         assert tree.parents[child] == parent
         assert tree.tokens[child] == best[parent]
     assert bonus == best[accepted[-1]]

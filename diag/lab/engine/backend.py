@@ -6,6 +6,8 @@ replayed from a captured graph, where the metadata lives in static buffers that 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +55,20 @@ class VerifyInput(SimpleNamespace):
         )
 
 
+@contextlib.contextmanager
+def _nothing_is_compiled() -> Iterator[None]:
+    """The constructor marks its kernels as not to be compiled, for which torch would load its whole compiler (1.2 s).
+
+    Nothing is compiled here, so the mark can be left out.
+    """
+    disable = torch.compiler.disable
+    torch.compiler.disable = lambda function: function
+    try:
+        yield
+    finally:
+        torch.compiler.disable = disable
+
+
 class InstalledBackend:
     """Builds `ForwardMetadata` by calling the installed file's own methods."""
 
@@ -94,7 +110,8 @@ class InstalledBackend:
                 is_encoder_decoder=False,
             ),
         )
-        self.backend = self.module.TritonAttnBackend(runner)
+        with _nothing_is_compiled():
+            self.backend = self.module.TritonAttnBackend(runner)
         self._captured: dict[int, Any] = {}
 
     def extend(self, req_pool_indices: torch.Tensor, prefix_lens: list[int], extend_lens: list[int]) -> Any:

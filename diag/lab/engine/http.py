@@ -156,7 +156,7 @@ class Api:
             prompts = [self.tokenizer.encode(t) for t in texts]
             single = isinstance(text, str)
         else:
-            if not isinstance(ids, list):
+            if not isinstance(ids, list) or not ids:
                 raise BadRequest("input_ids: a list of token ids, or a list of such lists")
             single = bool(ids) and isinstance(ids[0], int)
             prompts = [ids] if single else ids
