@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import httpx
+
 from diag.bisect.expr import Value
 from diag.bisect.journal import Journal
 from diag.bisect.plan import Plan
@@ -110,11 +112,13 @@ class _Bench:
         )
         try:
             with start(self._transport, launch, self._progress) as server:
-                texts, info = self._ask(server)
+                texts, reference, info = self._ask(server)
         except (ServerDied, ServerNotHealthy) as error:
             return self._not_started(number, step, error, began)
         reported = plan.reported(info)
         outcome, reason = _outcome(texts, server.stopped)
+        if outcome is Outcome.PASS:
+            self._reference = reference  # of the first healthy trial, and kept from then on
         return Trial(
             number=number,
             purpose=step.purpose,
@@ -129,8 +133,9 @@ class _Bench:
             details={"argv": launch.argv, "env": dict(launch.env), "stopped": server.stopped},
         )
 
-    def _ask(self, server: Server) -> tuple[list[TextVerdict], dict[str, Any]]:
-        """The first trial of a run is the good configuration: its own lone answers become the reference."""
+    def _ask(self, server: Server) -> tuple[list[TextVerdict], dict[str, Answer], dict[str, Any]]:
+        """(texts, reference, effective configuration). The first trial of a run is the good configuration: its own
+        lone answers are the reference."""
         plan = self._plan
         asked = suite.ask(server.client, plan.suite, plan.max_new_tokens, self._listener.waits_for)
         self._listener.waits_for("the verdicts")
@@ -138,12 +143,13 @@ class _Bench:
         if self._reference is None:
             alone = [a for a in asked if a.how == "alone"]
             together = [a for a in asked if a.how == "together"]
-            self._reference = suite.references(asked)
-            texts = judge.unaided(alone) + judge.against(together, self._reference)
+            reference = suite.references(asked)
+            texts = judge.unaided(alone) + judge.against(together, reference)
         else:
-            texts = judge.against(asked, self._reference)
+            reference = self._reference
+            texts = judge.against(asked, reference)
         # Read last: counters then show which paths the prompts really took.
-        return texts, server.client.server_info()
+        return texts, reference, _effective(server)
 
     def _progress(self, progress: Progress) -> None:
         if progress.phase == "waiting":
@@ -166,6 +172,14 @@ class _Bench:
             total_s=time.monotonic() - began,
             details={"log": error.details},
         )
+
+
+def _effective(server: Server) -> dict[str, Any]:
+    """What it says is in force; {} where it says nothing any more, which the texts then show, or how it ended."""
+    try:
+        return server.client.server_info()
+    except httpx.HTTPError:
+        return {}
 
 
 def _outcome(texts: list[TextVerdict], stopped: Mapping[str, Any]) -> tuple[Outcome, str]:
