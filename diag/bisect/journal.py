@@ -62,7 +62,10 @@ def read(path: Path) -> list[dict[str, Any]]:
     entries = []
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is torn, or empty
         try:
-            entries.append(json.loads(line))
+            entry = json.loads(line)
         except ValueError:
-            raise ValueError(f"{path}:{number}: not a journal line") from None
+            entry = None
+        if not isinstance(entry, dict):
+            raise ValueError(f"{path}:{number}: not a journal line")
+        entries.append(entry)
     return entries
