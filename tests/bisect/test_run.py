@@ -1,0 +1,335 @@
+"""The shell around the search, with servers that are scripted: what is written down, and when; what ends a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from diag.bisect import journal, plan, run
+from diag.bisect.expr import Value
+from diag.bisect.journal import Journal
+from diag.bisect.run import Result, fills_for
+from diag.bisect.search import Next
+from diag.bisect.trial import Outcome, Trial
+from diag.errors import LinkLost, ServerDied, ServerNotHealthy, UsageError
+from diag.hosts.inventory import Host
+from diag.serving.client import Answer, Prompt
+from diag.serving.server import Launch, Progress, Server
+from diag.verdict.compare import Score
+
+GOOD, BAD = {"a": 0, "b": 0}, {"a": 1, "b": 1}
+
+PLAN = """\
+schema: 1
+kind: bisect
+name: two
+command: "{python} serve --port {port}"
+env: {FIXED: "1"}
+factors:
+  a: {flag: --a, good: 0, bad: 1}
+  b: {env: B, good: 0, bad: 1}
+"""
+
+
+@dataclass
+class FakeClient:
+    """Emits [1, 2, 3], or [1, 9, 9] where the configuration is garbled; scores 9 as bad as it is."""
+
+    garbled: bool
+    info: Mapping[str, Any] = field(default_factory=dict)
+    gone: bool = False
+
+    def generate(self, prompt: Prompt, max_new_tokens: int) -> Answer:
+        if self.gone:
+            return Answer(prompt.name, error="no answer: refused")
+        ids = (1, 9, 9) if self.garbled else (1, 2, 3)
+        return Answer(prompt.name, text=" ".join(map(str, ids)), token_ids=ids)
+
+    def generate_together(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Answer]:
+        return [self.generate(prompt, max_new_tokens) for prompt in prompts]
+
+    def tokenize(self, prompt: Prompt) -> list[int] | None:
+        return None if self.gone else [5, 6]
+
+    def score(self, ids: Sequence[int], emitted: Sequence[int], rival: tuple[int, int] | None = None) -> list[Score]:
+        return [Score(20.0 if token == 9 else 0.0) for token in emitted]
+
+    def server_info(self) -> dict[str, Any]:
+        if self.gone:
+            raise httpx.ConnectError("refused")
+        return dict(self.info)
+
+
+Script = Callable[[dict[str, Value], int], FakeClient]
+
+
+@dataclass
+class Bench:
+    """A run whose servers are scripted: `script(config, start)` gives the client, or raises what a start raises."""
+
+    plan: plan.Plan
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    events: list[str] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+    stopped: Callable[[dict[str, Value]], dict[str, Any]] = lambda config: {"stopped": True, "left": []}
+    journal: Journal | None = None
+    done: list[Trial] = field(default_factory=list)
+
+    def run(self, script: Script) -> Result:
+        @contextlib.contextmanager
+        def start(
+            transport: object, launch: Launch, on_progress: Callable[[Progress], None] | None = None
+        ) -> Iterator[Server]:
+            config = self.config_of(launch)
+            self.launches.append(launch)
+            self.events.append(f"start {len(self.launches)}, journal has {self.kinds().count('trial')}")
+            client = script(config, len(self.launches))
+            if on_progress is not None:
+                on_progress(Progress("waiting", 1.0, "loading weights"))
+            server = Server(port=1, pid=2, ready_after_s=3.0, client=client)  # type: ignore[arg-type]
+            try:
+                yield server
+            finally:
+                self.events.append(f"stop {len(self.launches)}")
+                server.stopped.update(self.stopped(config))
+
+        self.monkeypatch.setattr(run, "start", start)
+        self.journal = Journal.create(self.folder)
+        host = Host(name="box", address="local", python="/py")
+        with self.journal:
+            fills = fills_for(self.plan, host, {})
+            return run.run(self.plan, host, None, self.journal, self, fills)  # type: ignore[arg-type]
+
+    def config_of(self, launch: Launch) -> dict[str, Value]:
+        return {"a": int(launch.argv[launch.argv.index("--a") + 1]), "b": int(launch.env["B"])}
+
+    def entries(self) -> list[dict[str, Any]]:
+        assert self.journal is not None
+        return journal.read(self.journal.path)
+
+    def kinds(self) -> list[str]:
+        return [entry["kind"] for entry in self.entries()]
+
+    # what a listener is told
+
+    def trial_starts(self, number: int, expected: int, step: Next) -> None:
+        assert expected >= number
+        self.events.append(f"announced {number}")
+
+    def waits_for(self, what: str) -> None:
+        assert what
+
+    def trial_done(self, trial: Trial) -> None:
+        self.done.append(trial)
+        self.events.append(f"done {trial.number}")
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    path = tmp_path / "two.yaml"
+    path.write_text(PLAN)
+    return Bench(plan.load(str(path)), tmp_path / "runs", monkeypatch)
+
+
+def fault_in_a(config: dict[str, Value], start: int) -> FakeClient:
+    return FakeClient(garbled=config["a"] == 1, info={"a": config["a"]})
+
+
+def test_a_run_ends_with_the_culprit_and_every_trial_is_written_before_the_next_starts(bench: Bench) -> None:
+    result = bench.run(fault_in_a)
+    assert result.verdict.kind == "culprit"
+    assert result.verdict.culprit is not None
+    assert result.verdict.culprit.name == "a=1"
+    count = len(result.trials)
+    expected = []
+    for n in range(1, count + 1):
+        expected += [f"announced {n}", f"start {n}, journal has {n - 1}", f"stop {n}", f"done {n}"]
+    assert bench.events == expected
+    assert bench.kinds() == ["start", *["trial"] * count, "verdict"]
+    start, *trials, verdict = bench.entries()
+    assert start["plan"] == PLAN
+    assert start["run_id"] == result.run_id == bench.launches[0].run_id
+    assert (verdict["verdict"], verdict["culprit"]) == ("culprit", "a=1")
+    assert [(t["number"], t["config"], t["outcome"]) for t in trials] == [
+        (t.number, dict(t.config), t.outcome.value) for t in result.trials
+    ]
+    assert trials == [
+        {**t, "schema": 1, "kind": "trial", "at_unix": e["at_unix"]} for t, e in zip(_json(bench), trials)
+    ]
+
+
+def _json(bench: Bench) -> list[dict[str, Any]]:
+    import json
+
+    return [json.loads(json.dumps(trial.to_json())) for trial in bench.done]
+
+
+def test_a_server_gets_the_configuration_and_what_the_plan_always_gives_it(bench: Bench) -> None:
+    bench.run(fault_in_a)
+    assert bench.launches[0].argv == ["/py", "serve", "--port", "{port}", "--a", "0"]
+    assert bench.launches[0].env == {"FIXED": "1", "B": "0"}
+    assert bench.launches[1].env == {"FIXED": "1", "B": "1"}
+
+
+def test_texts_are_judged_against_the_good_configuration_alone_and_together(bench: Bench) -> None:
+    good, bad = bench.run(fault_in_a).trials[:2]
+    prompts = len(bench.plan.suite.prompts)
+    assert (good.config, bad.config) == (GOOD, BAD)
+    assert (good.count("alone"), good.count("together")) == ((0, prompts), (0, prompts))
+    assert (bad.count("alone"), bad.count("together")) == ((prompts, prompts), (prompts, prompts))
+    assert {t.kind for t in good.texts} == {"plausible", "identical"}
+    assert {(t.kind, t.reference, t.diverges_at, t.worst_gap_nats) for t in bad.texts} == {
+        ("garbled", "1 2 3", 1, 20.0)
+    }
+    assert "20.0 nats" in bad.reason
+
+
+def test_what_the_server_does_not_do_as_asked_is_a_warning(bench: Bench) -> None:
+    bench.stopped = lambda config: {"left": [{"pid": 77}] if config == BAD else []}
+    result = bench.run(lambda config, n: FakeClient(config["a"] == 1, {"a": 0 if config == GOOD else 1}))
+    by_config = {tuple(t.config.values()): t for t in result.trials}
+    assert by_config[0, 0].warnings == ()
+    assert by_config[1, 1].warnings == ("process 77 could not be stopped",)
+    if (0, 1) in by_config:
+        assert by_config[0, 1].warnings == ("a: asked for 0, in force is 1",)
+        assert by_config[0, 1].effective["a"] == 1
+
+
+@pytest.mark.parametrize("error", [ServerDied, ServerNotHealthy])
+def test_a_configuration_between_the_ends_that_does_not_start_is_skipped(
+    bench: Bench, error: type[ServerDied] | type[ServerNotHealthy]
+) -> None:
+    def script(config: dict[str, Value], start: int) -> FakeClient:
+        if config not in (GOOD, BAD):
+            raise error("It ended with exit code 3.", next="Look.", details=["last words"])
+        return fault_in_a(config, start)
+
+    result = bench.run(script)
+    skipped = [t for t in result.trials if t.outcome is Outcome.SKIP]
+    assert skipped
+    assert all(t.reason == "It ended with exit code 3." and t.details == {"log": ["last words"]} for t in skipped)
+    assert [e["outcome"] for e in bench.entries() if e["kind"] == "trial"].count("skip") == len(skipped)
+    assert result.verdict.culprit is None or result.verdict.inseparable
+
+
+@pytest.mark.parametrize(("end", "name"), [(GOOD, "good"), (BAD, "failing")])
+@pytest.mark.parametrize("error", [ServerDied, ServerNotHealthy])
+def test_an_end_that_does_not_start_ends_the_run_and_is_named(
+    bench: Bench, end: dict[str, int], name: str, error: type[ServerDied] | type[ServerNotHealthy]
+) -> None:
+    def script(config: dict[str, Value], start: int) -> FakeClient:
+        if config == end:
+            raise error("It ended with exit code 3.", next="Look.", details=["last words"])
+        return fault_in_a(config, start)
+
+    with pytest.raises(error) as caught:
+        bench.run(script)
+    assert caught.value.what.startswith(
+        f"The {name} configuration (a={end['a']} b={end['b']}) does not start. It ended"
+    )
+    assert str(caught.value).startswith("The ")
+    assert caught.value.details == ["last words"]
+    assert bench.kinds() == ["start", *["trial"] * (len(bench.launches) - 1)]
+
+
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_an_interrupt_is_written_down_and_goes_on_up(bench: Bench, when: int) -> None:
+    def script(config: dict[str, Value], start: int) -> FakeClient:
+        if start == when:
+            raise KeyboardInterrupt
+        return fault_in_a(config, start)
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(script)
+    assert bench.kinds() == ["start", *["trial"] * (when - 1), "interrupted"]
+    assert bench.entries()[-1]["trials"] == when - 1
+
+
+def test_an_interrupt_while_a_server_is_asked_stops_it_first(bench: Bench) -> None:
+    class Interrupted(FakeClient):
+        def generate(self, prompt: Prompt, max_new_tokens: int) -> Answer:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(lambda config, start: Interrupted(garbled=False))
+    assert bench.events[-1] == "stop 1"
+    assert bench.kinds() == ["start", "interrupted"]
+
+
+def test_a_lost_link_is_not_a_trial(bench: Bench) -> None:
+    def script(config: dict[str, Value], start: int) -> FakeClient:
+        if start == 2:
+            raise LinkLost("The connection ended.", next="Again.")
+        return fault_in_a(config, start)
+
+    with pytest.raises(LinkLost):
+        bench.run(script)
+    assert bench.kinds() == ["start", "trial"]
+
+
+DIED = {"stopped": True, "left": [], "died": {"exit_code": -11, "signal": 11, "after_s": 1.0, "log": []}}
+
+
+def test_a_server_that_dies_while_it_is_asked_is_skipped(bench: Bench) -> None:
+    bench.stopped = lambda config: DIED if config not in (GOOD, BAD) else {}
+    result = bench.run(
+        lambda config, start: FakeClient(config["a"] == 1, {"a": config["a"]}, gone=config not in (GOOD, BAD))
+    )
+    skipped = [t for t in result.trials if t.outcome is Outcome.SKIP]
+    assert skipped
+    assert all(t.reason == "the server died while it was asked" for t in skipped)
+
+
+@pytest.mark.parametrize(("end", "kind"), [(GOOD, "environmental"), (BAD, "not_reproduced")])
+def test_an_end_that_dies_whenever_it_is_asked_ends_the_run(bench: Bench, end: dict[str, int], kind: str) -> None:
+    bench.stopped = lambda config: DIED if config == end else {}
+    result = bench.run(lambda config, start: FakeClient(config["a"] == 1, {"a": config["a"]}, gone=config == end))
+    assert (result.verdict.kind, result.verdict.culprit) == (kind, None)
+    assert [t.outcome for t in result.trials if t.config == end] == [Outcome.SKIP, Outcome.SKIP]
+
+
+def test_answers_of_a_server_that_died_are_no_reference(bench: Bench) -> None:
+    """The good configuration dies at its first start and answers at its second: only those count."""
+    bench.stopped = lambda config: DIED if len(bench.launches) == 1 else {}
+    result = bench.run(lambda config, start: FakeClient(config["a"] == 1, {"a": config["a"]}, gone=start == 1))
+    assert [t.outcome for t in result.trials[:3]] == [Outcome.SKIP, Outcome.PASS, Outcome.FAIL]
+    assert result.verdict.culprit is not None
+    assert result.verdict.culprit.name == "a=1"
+
+
+def test_a_living_server_that_does_not_answer_is_not_healthy(bench: Bench) -> None:
+    """It is there and refuses: that is what the configuration does, and it is said for each text."""
+    result = bench.run(lambda config, start: FakeClient(False, {"a": config["a"]}, gone=config["a"] == 1))
+    bad = next(t for t in result.trials if t.config == BAD)
+    assert bad.outcome is Outcome.FAIL
+    assert {t.kind for t in bad.texts} == {"no_answer"}
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "expected"),
+    [
+        ({"python": "/py"}, {}, {"python": "/py"}),
+        ({"python": "/py"}, {"python": "/other"}, {"python": "/other"}),
+        ({"labels": {"python": "/label"}}, {}, {"python": "/label"}),
+        ({"python": "/py", "labels": {"unused": "x"}}, {"more": "y"}, {"python": "/py"}),
+    ],
+)
+def test_what_fills_the_command(
+    bench: Bench, host: dict[str, Any], given: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert fills_for(bench.plan, Host(name="box", address="local", **host), given) == expected
+
+
+def test_what_nothing_fills_is_named_with_where_to_put_it(bench: Bench) -> None:
+    with pytest.raises(UsageError) as caught:
+        fills_for(bench.plan, Host(name="box", address="local"), {})
+    assert "{python}" in caught.value.what
+    assert "--set python=VALUE" in caught.value.next
+    assert "box" in caught.value.next
