@@ -256,7 +256,7 @@ ENTRIES = (
         what="A package of the `lab` extra is missing, the folder is not a lab, or its SSH server did not start.",
         why="Only `diag lab` commands raise it; your own hosts are not concerned.",
         do=(
-            "Install the extra: pip install 'diag[lab]' (or `make demo` in a checkout).",
+            "Install the extra in a checkout: pip install -e '.[lab]'",
             "diag lab status",
         ),
         more=("docs/lab.md",),
