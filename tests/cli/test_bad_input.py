@@ -203,7 +203,7 @@ def test_a_command_that_is_not_there(lab: Lab, bisected: Callable[..., Ran]) -> 
 def test_a_server_that_never_gets_healthy(lab: Lab, bisected: Callable[..., Ran]) -> None:
     program = "import sys, time; print('still loading', flush=True); time.sleep(600)"
     ran = bisected(f'{lab.python} -c "{program}" --port {{port}}', ready=2)
-    assert_plain(ran, 5, "does not start", "healthy", "still loading")
+    assert_plain(ran, 5, "does not start", "/health_generate", "within 2 s", "still loading", "Raise the deadline")
 
 
 # plans

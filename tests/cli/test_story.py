@@ -6,7 +6,11 @@ The order matters and is the file's: before the fix, the fix, after it, and back
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import jsonschema
 import pytest
 
 from diag.lab.layout import Lab
-from tests.lab_fixture import Ran
+from tests.lab_fixture import Ran, command
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
@@ -29,19 +33,44 @@ def document(ran: Ran, schema: str) -> dict[str, Any]:
     return read
 
 
+TWO_PROMPTS = """\
+schema: 1
+name: two
+max_new_tokens: 20
+prompts:
+  - name: weekdays
+    text: "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, Monday, Tuesday,"
+  - name: cycle
+    text: "a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2"
+"""
+
+
 @pytest.fixture(scope="module")
-def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped plan with a suite of two prompts, so that a trial is short."""
     shipped = (Path(__file__).parents[2] / "playbooks" / "ddtree-garble.yaml").read_text()
     folder = tmp_path_factory.mktemp("plan")
-    (folder / "two.yaml").write_text(
-        "schema: 1\nname: two\nmax_new_tokens: 20\nprompts:\n"
-        '  - {name: weekdays, text: "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, Monday, Tuesday,"}\n'
-        '  - {name: cycle, text: "a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2"}\n'
-    )
+    (folder / "two.yaml").write_text(TWO_PROMPTS)
     plan = folder / "story.yaml"
     plan.write_text(shipped.replace("prompts: garble", "prompts: two.yaml"))
-    yield plan
+    return plan
+
+
+@contextmanager
+def served(lab: Lab) -> Iterator[int]:
+    """`diag lab serve` as a person leaves it running in another terminal; the port it says."""
+    with subprocess.Popen(command("lab", "serve"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            if child.stdout is None:
+                pytest.fail("no standard output")
+            line = child.stdout.readline()
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            assert found is not None, line
+            yield int(found[1])
+        finally:
+            child.send_signal(signal.SIGINT)
+            child.communicate(timeout=60)
+    assert child.returncode == 130
 
 
 def test_probe_names_the_fault_and_its_lines(diag: Diag, lab: Lab) -> None:
@@ -163,29 +192,3 @@ def test_reset_gives_a_pristine_wheel_whatever_was_done_to_it(diag: Diag, lab: L
     (source,) = [s for s in json.loads(ran.out)["sources"] if s["site_packages"] == str(lab.site_packages)]
     checked = source["record_checked"]
     assert (checked["edited"], checked["missing"], checked["unlisted"]) == ([], [], [])
-
-
-from contextlib import contextmanager  # noqa: E402
-
-
-@contextmanager
-def served(lab: Lab) -> Iterator[int]:
-    """`diag lab serve` as a person leaves it running in another terminal; the port it says."""
-    import re
-    import signal
-    import subprocess
-
-    from tests.lab_fixture import command
-
-    with subprocess.Popen(command("lab", "serve"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        try:
-            if child.stdout is None:
-                pytest.fail("no standard output")
-            line = child.stdout.readline()
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-            assert found is not None, line
-            yield int(found[1])
-        finally:
-            child.send_signal(signal.SIGINT)
-            child.communicate(timeout=60)
-    assert child.returncode == 130
