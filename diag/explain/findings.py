@@ -77,6 +77,18 @@ ENTRIES = (
         more=("docs/json.md",),
     ),
     Entry(
+        id="orphan-worker",
+        group="finding",
+        title="a worker process runs on although its server is gone",
+        what="An engine's worker, by its name, whose parent server is not in the process table any more. It was not asked.",
+        why="It may hold GPU memory and ports, so that the next server does not start, or starts with less memory.",
+        do=(
+            "Look at it: ps -fp PID",
+            "End it if nobody needs it. diag ends no process that it did not start.",
+        ),
+        more=("docs/json.md",),
+    ),
+    Entry(
         id="file-edited",
         group="finding",
         title="an engine file is not what its wheel holds",
