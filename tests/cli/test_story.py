@@ -29,7 +29,7 @@ SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 def document(ran: Ran, schema: str) -> dict[str, Any]:
     """Standard output is one JSON document of the documented form."""
     read: dict[str, Any] = json.loads(ran.out)
-    jsonschema.validate(read, json.loads((SCHEMAS / f"{schema}.schema.json").read_text()))
+    jsonschema.validate(read, json.loads((SCHEMAS / f"{schema}.json").read_text()))
     return read
 
 
