@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from diag.cli.common import JSON, connected, console, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from diag.fixes.catalogue import Fix
     from diag.fixes.transaction import Installed, Outcome, Plan, Process, Standing
-    from diag.hosts.transport import Transport
     from diag.source.detect import Detection
 
 SCHEMA = 1
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 _SITE = click.option("--site-packages", metavar="PATH", help="This installation on the host, instead of the one found.")
 
 
@@ -34,13 +31,13 @@ def fix() -> None:
 
 
 @fix.command("list")
-@_JSON
+@JSON
 def list_fixes(as_json: bool) -> None:
     """List the fixes."""
     from diag.fixes.catalogue import FIXES
 
     if as_json:
-        _print_json({"schema": SCHEMA, "fixes": [_fix_document(each) for each in FIXES]})
+        print_json({"schema": SCHEMA, "fixes": [_fix_document(each) for each in FIXES]})
         return
     for each in FIXES:
         click.echo(f"{each.id:14} {each.package} {each.affected}: {each.title}")
@@ -48,14 +45,14 @@ def list_fixes(as_json: bool) -> None:
 
 @fix.command("show")
 @click.argument("fix_id", metavar="ID")
-@_JSON
+@JSON
 def show(fix_id: str, as_json: bool) -> None:
     """Tell what the fix ID mends, where and how."""
     from diag.fixes.catalogue import get
 
     found = get(fix_id)
     if as_json:
-        _print_json({"schema": SCHEMA, **_fix_document(found), "story": found.story})
+        print_json({"schema": SCHEMA, **_fix_document(found), "story": found.story})
         return
     click.echo(f"{found.id}: {found.title}\n")
     click.echo(click.wrap_text(found.story, width=100) + "\n")
@@ -67,7 +64,7 @@ def show(fix_id: str, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("fix_id", metavar="ID")
 @_SITE
-@_JSON
+@JSON
 def status(name: str, fix_id: str, site_packages: str | None, as_json: bool) -> int:
     """Tell whether the fault ID is in the source on host NAME, and which servers run which code. Touches nothing.
 
@@ -77,15 +74,15 @@ def status(name: str, fix_id: str, site_packages: str | None, as_json: bool) -> 
     from diag.fixes.catalogue import get
 
     found = get(fix_id)
-    with _connected(name) as transport:
+    with connected(name) as transport:
         installed = transaction.inspect(transport, found, site_packages)
     detection = found.detect(installed.text)
     if as_json:
-        _print_json(_document("status", name, found, installed, detection, installed.standing))
+        print_json(_document("status", name, found, installed, detection, installed.standing))
     else:
-        console = _console()
-        _page(console, name, found, installed, detection, installed.standing)
-        _advice(console, name, found, detection, installed.standing)
+        out = console()
+        _page(out, name, found, installed, detection, installed.standing)
+        _advice(out, name, found, detection, installed.standing)
     if installed.standing.state in ("outstanding",) or detection.state == "unknown":
         return 3
     return 1 if detection.state == "present" else 0
@@ -97,14 +94,14 @@ def status(name: str, fix_id: str, site_packages: str | None, as_json: bool) -> 
 @click.option("--diff", "diff_only", is_flag=True, help="Show the patch; touch nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_SITE
-@_JSON
+@JSON
 def apply(name: str, fix_id: str, diff_only: bool, yes: bool, site_packages: str | None, as_json: bool) -> int:
     """Mend the source on host NAME. Asks first, when there is a terminal to ask on."""
     from diag.fixes import transaction
     from diag.fixes.catalogue import get
 
     found = get(fix_id)
-    with _connected(name) as transport:
+    with connected(name) as transport:
         change = transaction.plan(found, transaction.inspect(transport, found, site_packages))
         if diff_only:
             return _show_diff(name, found, change, as_json)
@@ -118,25 +115,16 @@ def apply(name: str, fix_id: str, diff_only: bool, yes: bool, site_packages: str
 @click.argument("name")
 @click.argument("fix_id", metavar="ID")
 @_SITE
-@_JSON
+@JSON
 def revert(name: str, fix_id: str, site_packages: str | None, as_json: bool) -> int:
     """Give the original source on host NAME back, to the byte."""
     from diag.fixes import transaction
     from diag.fixes.catalogue import get
 
     found = get(fix_id)
-    with _connected(name) as transport:
+    with connected(name) as transport:
         outcome = transaction.revert(transport, found, transaction.inspect(transport, found, site_packages))
     return _show_outcome("revert", name, found, outcome, as_json)
-
-
-@contextmanager
-def _connected(name: str) -> Iterator[Transport]:
-    from diag.hosts import inventory
-    from diag.hosts.transport import connect
-
-    with connect(inventory.load().get(name)) as transport:
-        yield transport
 
 
 def _ask(name: str, change: Plan) -> None:
@@ -202,10 +190,6 @@ def _utc(unix: float | None) -> str | None:
     return None if unix is None else datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _print_json(document: dict[str, Any]) -> None:
-    click.echo(json.dumps(document, indent=2))
-
-
 # --- pages -------------------------------------------------------------------------------------------------
 
 _FAULT = {
@@ -216,24 +200,18 @@ _FAULT = {
 }
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(markup=False, highlight=False, soft_wrap=True)
-
-
 def _show_diff(name: str, found: Fix, change: Plan, as_json: bool) -> int:
     from diag.report.text import visible
 
     if as_json:
         document = _document("apply --diff", name, found, change.installed, change.detection, change.installed.standing)
-        _print_json({**document, "diff": change.diff})
+        print_json({**document, "diff": change.diff})
     elif change.new_text is None:
         click.echo(f"Nothing to do: {change.detection.why}", err=True)
     elif sys.stdout.isatty():
-        console = _console()
+        out = console()
         for line in visible(change.diff).splitlines():
-            console.print(line, style={"+": "green", "-": "red", "@": "cyan"}.get(line[:1], ""))
+            out.print(line, style={"+": "green", "-": "red", "@": "cyan"}.get(line[:1], ""))
     else:
         click.echo(change.diff, nl=False)
     return 0
@@ -242,24 +220,22 @@ def _show_diff(name: str, found: Fix, change: Plan, as_json: bool) -> int:
 def _show_outcome(act: str, name: str, found: Fix, outcome: Outcome, as_json: bool) -> int:
     if as_json:
         document = _document(act, name, found, outcome.installed, outcome.detection, outcome.standing)
-        _print_json({**document, "changed": outcome.changed, "recovered": outcome.recovered})
+        print_json({**document, "changed": outcome.changed, "recovered": outcome.recovered})
         return 0
-    console = _console()
+    out = console()
     if outcome.recovered is not None:
-        console.print(f"An interrupted change was {outcome.recovered} first.", style="yellow")
+        out.print(f"An interrupted change was {outcome.recovered} first.", style="yellow")
     if outcome.changed:
         done = "applied" if act == "apply" else "reverted: the file is the original again, to the byte"
-        console.print(f"{found.id} {done}.", style="bold green")
+        out.print(f"{found.id} {done}.", style="bold green")
     elif outcome.recovered is None:
-        console.print(f"Nothing to do for {found.id}.", style="bold")
-    _page(console, name, found, outcome.installed, outcome.detection, outcome.standing)
-    _advice(console, name, found, outcome.detection, outcome.standing)
+        out.print(f"Nothing to do for {found.id}.", style="bold")
+    _page(out, name, found, outcome.installed, outcome.detection, outcome.standing)
+    _advice(out, name, found, outcome.detection, outcome.standing)
     return 0
 
 
-def _page(
-    console: Console, name: str, found: Fix, installed: Installed, detection: Detection, standing: Standing
-) -> None:
+def _page(out: Console, name: str, found: Fix, installed: Installed, detection: Detection, standing: Standing) -> None:
     from diag.report.text import one_line, visible
 
     colour, word = _FAULT[detection.state]
@@ -275,30 +251,28 @@ def _page(
         rows.append(("journal", standing.journal, ""))
     rows += [("also in", other, "yellow") for other in installed.others]
     for key, value, style in rows:
-        console.print(f"{key:10}", end="", style="dim")
-        console.print(visible(str(value)), style=style)
+        out.print(f"{key:10}", end="", style="dim")
+        out.print(visible(str(value)), style=style)
     for site in detection.sites:
         if site.source == "server" and site.role != "definition" and detection.state in ("present", "unknown"):
-            console.print(visible(f"  {site.line:>5} | {site.text}  [{site.role}]"))
+            out.print(visible(f"  {site.line:>5} | {site.text}  [{site.role}]"))
     for process in standing.processes:
         text = (
             f"  server {process.pid}, port {process.port}, since {_utc(process.started_at_unix)}: {process.code} code"
         )
-        console.print(visible(text), style="yellow" if process.code != "current" else "")
-        console.print(f"    {one_line(' '.join(process.argv))}", style="dim")
+        out.print(visible(text), style="yellow" if process.code != "current" else "")
+        out.print(f"    {one_line(' '.join(process.argv))}", style="dim")
     for gap in standing.unknown:
-        console.print(visible(f"  could not look at {gap['what']}: {gap['why']}"), style="yellow")
+        out.print(visible(f"  could not look at {gap['what']}: {gap['why']}"), style="yellow")
 
 
-def _advice(console: Console, name: str, found: Fix, detection: Detection, standing: Standing) -> None:
+def _advice(out: Console, name: str, found: Fix, detection: Detection, standing: Standing) -> None:
     if standing.outstanding is not None:
-        console.print(f"A change ({standing.outstanding}) was interrupted. The file is wholly old or wholly new.")
-        console.print(
-            f"next: diag fix apply {name} {found.id}, or diag fix revert {name} {found.id}: both end it first"
-        )
+        out.print(f"A change ({standing.outstanding}) was interrupted. The file is wholly old or wholly new.")
+        out.print(f"next: diag fix apply {name} {found.id}, or diag fix revert {name} {found.id}: both end it first")
     elif standing.stale:
         pids = ", ".join(str(process.pid) for process in standing.stale)
-        console.print(f"Started before the file changed, so still running the old code: {pids}.", style="bold yellow")
-        console.print("next: restart these servers")
+        out.print(f"Started before the file changed, so still running the old code: {pids}.", style="bold yellow")
+        out.print("next: restart these servers")
     elif detection.state == "present":
-        console.print(f"next: diag fix apply {name} {found.id} --diff   (shows the patch, touches nothing)")
+        out.print(f"next: diag fix apply {name} {found.id} --diff   (shows the patch, touches nothing)")
