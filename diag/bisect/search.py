@@ -235,6 +235,8 @@ class BothEnds:
             return Next(self.space.bad, "the failing configuration: does it still fail?")
         if trials[1].outcome is Outcome.PASS:
             return Verdict("clean", "the failing configuration is healthy")
+        if trials[1].outcome is not Outcome.FAIL:
+            return Verdict("unexplained", f"the failing configuration gave no answers: {trials[1].reason}")
         return Verdict("fails", f"the failing configuration fails: {trials[1].reason}")
 
     def expected_trials(self, trials: Sequence[Trial]) -> int:
