@@ -137,7 +137,9 @@ MACHINE = re.compile(
     + r")(?:/|\b)"
 )
 REGISTRY = re.compile(
-    "|".join(["pypi" + r"\.org", "python" + "hosted", "arti" + "factory", "devpi", r"npm" + r"js\.", r"index" + "-url"])
+    "|".join(
+        ["pypi" + r"\.org", "python" + "hosted", "arti" + "factory", "dev" + "pi", r"npm" + r"js\.", r"index" + "-url"]
+    )
 )
 # What a host might be called or hold is not a path of this machine.
 INVENTED = re.compile(r"/ho" + "me/(?:user|someone|alice|bob|me|u|x|ubuntu|dev|you|ml|NAME)\\b")

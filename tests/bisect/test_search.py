@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulated_host import SimulatedHost, agrees, factor, make_search, settle, space, truth, two_level
 
 from diag.bisect.hypotheses import Hypothesis, enumerate_all
-from diag.bisect.search import Next, Verdict
+from diag.bisect.search import BothEnds, Next, Verdict
 from diag.bisect.space import Space, differences
 from diag.bisect.trial import Outcome
 
@@ -258,6 +258,23 @@ def test_the_answer_depends_on_nothing_but_the_trials() -> None:
         assert isinstance(step, Next)
         assert step.config == host.trials[upto].config
     assert make_search(over).next(host.trials) == verdict
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "kind"),
+    [
+        (Outcome.PASS, Outcome.PASS, "clean"),
+        (Outcome.PASS, Outcome.FAIL, "fails"),
+        (Outcome.PASS, Outcome.SKIP, "unexplained"),
+        (Outcome.FAIL, Outcome.FAIL, "environmental"),
+        (Outcome.SKIP, Outcome.FAIL, "environmental"),
+    ],
+)
+def test_only_asking_whether_it_still_fails(good: Outcome, bad: Outcome, kind: str) -> None:
+    host = SimulatedHost(two_level(2), lambda v: False, disturb=lambda n, o: good if n == 1 else bad)
+    verdict = settle(host, BothEnds(host.space), limit=2)
+    assert (verdict.kind, verdict.culprit) == (kind, None)
+    assert [t.config for t in host.trials] == [host.space.good, host.space.bad][: len(host.trials)]
 
 
 def test_the_expected_number_of_trials_is_never_less_than_those_done() -> None:
