@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_host import factor, space, two_level
 
@@ -17,6 +17,7 @@ A, B, C = (factor(name) for name in "abc")
 
 
 @given(st.integers(1, 7), st.booleans(), st.integers(0, 2))
+@settings(deadline=None)
 def test_weights_sum_to_one_and_all_are_positive(count: int, innocent: bool, rules: int) -> None:
     factors = [factor(f"f{i}") for i in range(count)] + ([factor("spare", 1, 1, 2)] if innocent else [])
     over = space(*factors, **{f"r{i}": f"f0 + {i} == 1" for i in range(rules)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.verdict.compare import (
@@ -20,6 +20,7 @@ TOKENS = st.lists(st.integers(0, 3), max_size=8)
 
 
 @given(TOKENS, TOKENS)
+@settings(deadline=None)
 def test_the_first_divergence_is_where_the_common_beginning_ends(tokens: list[int], reference: list[int]) -> None:
     at = first_divergence(tokens, reference)
     if at is None:
@@ -91,6 +92,7 @@ def test_alone(scores: list[Score] | None, expected: bool | None, kind: str) -> 
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=20), st.integers(0, 25), st.none() | st.floats(0, 50))
+@settings(deadline=None)
 def test_what_is_called_healthy_has_every_token_within_the_margin(
     values: list[float], at: int, rival: float | None
 ) -> None:
