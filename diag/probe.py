@@ -48,13 +48,14 @@ class InstalledFault:
 class ServerHealth:
     """One running server: effective is what it says is in force; texts are its answers to the suite, judged.
 
-    unknown: why it was not asked, or could not be; "" otherwise.
+    unknown: why it could not be asked; "" otherwise. asked: False where the person wanted it left alone.
     """
 
     facts: Mapping[str, Any]
     effective: Mapping[str, Any] = field(default_factory=dict)
     texts: tuple[TextVerdict, ...] = ()
     unknown: str = ""
+    asked: bool = True
 
     @property
     def garbled(self) -> tuple[TextVerdict, ...]:
@@ -146,7 +147,7 @@ def _server(
             say(f"asking {where} for its configuration")
             effective = client.server_info()
             if not ask:
-                return ServerHealth(facts, effective, unknown="not asked (--no-prompts)")
+                return ServerHealth(facts, effective, asked=False)
             asked = suite.ask(client, questions, questions.max_new_tokens, lambda what: say(f"{where}: {what}"))
             return ServerHealth(facts, effective, tuple(suite.Judge(client, questions).unaided(asked)))
     except httpx.HTTPError as error:

@@ -28,6 +28,11 @@ class Journal:
         folder.mkdir(parents=True, mode=0o700)
         self.path = folder / "journal.jsonl"
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+        in_folder = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(in_folder)  # the file's name must be as durable as its lines
+        finally:
+            os.close(in_folder)
 
     @classmethod
     def create(cls, root: Path | None = None) -> Journal:

@@ -8,6 +8,7 @@ from typing import Any
 
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.run import Result
+from diag.bisect.search import Verdict
 from diag.bisect.space import Derived, Factor, Space, describe, level_text
 from diag.bisect.trial import Outcome, Trial
 from diag.report.text import one_line
@@ -118,7 +119,7 @@ def page(result: Result, space: Space, host: str, source: FaultySource | None) -
     spent = f"{starts} server start{'s' if starts != 1 else ''}, {minutes:.1f} min"
     if verdict.culprit is not None:
         yield "bold red", f"{HEADLINE[verdict.kind]}   {verdict.culprit.title}"
-        yield "", f"          {_confidence(verdict.confidence)} after {spent} on {host}"
+        yield "", f"          {_confidence(verdict)} after {spent} on {host}"
     else:
         style = {"clean": "bold green", "fails": "bold red"}.get(verdict.kind, "bold yellow")
         yield style, f"{HEADLINE[verdict.kind]}   {verdict.why} ({spent} on {host})"
@@ -132,8 +133,12 @@ def page(result: Result, space: Space, host: str, source: FaultySource | None) -
     yield from _next_step(result, host, source)
 
 
-def _confidence(share: float) -> str:
-    return "nothing else in the plan explains the trials" if share > 0.999 else f"{share:.0%} of what is still possible"
+def _confidence(verdict: Verdict) -> str:
+    if verdict.confidence <= 0.999:
+        return f"{verdict.confidence:.0%} of what is still possible"
+    if verdict.inseparable:
+        return "but for what is inseparable from it (below), nothing else in the plan explains the trials"
+    return "nothing else in the plan explains the trials"
 
 
 def _reasons(result: Result, space: Space) -> Iterator[tuple[str, str]]:

@@ -75,10 +75,18 @@ def _server_json(server: ServerHealth) -> dict[str, Any]:
         **server.facts,
         "effective": dict(server.effective),
         "verify_width": verify_width(server.effective),
-        "verdict": "unknown" if server.unknown else "garbled" if server.garbled else "healthy",
+        "verdict": _verdict(server),
         "unknown": server.unknown or None,
         "texts": [text.to_json() for text in server.texts],
     }
+
+
+def _verdict(server: ServerHealth) -> str:
+    if server.unknown:
+        return "unknown"
+    if not server.asked:
+        return "not_asked"
+    return "garbled" if server.garbled else "healthy"
 
 
 def page(report: HostReport, found: list[Finding]) -> Iterator[tuple[str, str]]:
@@ -181,6 +189,8 @@ def _server(server: ServerHealth) -> Iterator[tuple[str, str]]:
         yield "", "  in force: " + " ".join(f"{name}={value}" for name, value in shown.items())
     if server.unknown:
         yield "yellow", f"  not judged: {server.unknown}"
+    if not server.asked:
+        yield "dim", "  not judged: it was asked for nothing but its configuration"
     for text in server.texts:
         style = "green" if text.healthy else "red"
         yield style, f"  {text.kind:9} {text.prompt} ({text.how}): {text.why}"

@@ -14,6 +14,9 @@ from diag.verdict.compare import Score
 
 REQUEST_TIMEOUT_S = 300.0
 
+IMPOSSIBLE_NATS = 99.0
+"""The gap of a token that the model holds impossible."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -131,13 +134,15 @@ def scores_from(
     scores = []
     for at, (entry, entries) in enumerate(pairs[len(pairs) - emitted :]):
         own, top = _scored(entry), [t for each in _list(entries) if (t := _scored(each)) is not None]
-        if own is None or not top:
+        if not top:
             return None
         best = max(value for value, _ in top)
+        # Best tokens but no number for this one: it was -inf or NaN, which JSON has no word for.
+        gap = IMPOSSIBLE_NATS if own is None else max(0.0, best - own[0])
         rival_gap = None
         if rival is not None and rival[0] == at:
             rival_gap = next((best - value for value, token in top if token == rival[1]), None)
-        scores.append(Score(gap_nats=max(0.0, best - own[0]), rival_gap_nats=rival_gap))
+        scores.append(Score(gap_nats=gap, rival_gap_nats=rival_gap))
     return scores
 
 
