@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -134,7 +135,7 @@ def scores_from(
     scores = []
     for at, (entry, entries) in enumerate(pairs[len(pairs) - emitted :]):
         own, top = _scored(entry), [t for each in _list(entries) if (t := _scored(each)) is not None]
-        if not top:
+        if not top or (own is None and not _is_null(entry)):
             return None
         best = max(value for value, _ in top)
         # Best tokens but no number for this one: it was -inf or NaN, which JSON has no word for.
@@ -154,6 +155,13 @@ def _scored(entry: Any) -> tuple[float, int] | None:
     if not isinstance(value, int | float) or not -1e9 < value < 1e9:
         return None
     return float(value), token
+
+
+def _is_null(entry: Any) -> bool:
+    """A token with null, NaN or an infinity for its log-probability."""
+    if not isinstance(entry, list) or not _are_ids(entry[1:2]):
+        return False
+    return entry[0] is None or (isinstance(entry[0], float) and not math.isfinite(entry[0]))
 
 
 def _list(value: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.serving import sglang
-from diag.serving.client import Client, Prompt, scores_from
+from diag.serving.client import IMPOSSIBLE_NATS, Client, Prompt, scores_from
 from diag.verdict.compare import Score
 
 # Shapes as SGLang 0.5.12 gives them; numbers made up.
@@ -37,6 +37,13 @@ def test_a_rival_is_looked_up_at_its_place_only() -> None:
     assert scores_from(OWN, TOP, 2, rival=(1, 9)) == [Score(0.25), Score(2.0, None)]
 
 
+@pytest.mark.parametrize("value", [None, -math.inf, math.nan])
+def test_a_token_without_a_number_beside_best_ones_is_one_the_model_holds_impossible(value: float | None) -> None:
+    scores = scores_from([[value, 1, None]], [[[-1.0, 2, None]]], 1)
+    assert scores is not None
+    assert scores[0].gap_nats == IMPOSSIBLE_NATS
+
+
 @pytest.mark.parametrize(
     ("own", "top", "emitted"),
     [
@@ -44,11 +51,8 @@ def test_a_rival_is_looked_up_at_its_place_only() -> None:
         (OWN, [], 1),
         (OWN, TOP, 5),
         (OWN, TOP, 4),
-        ([[None, 1, None]], [[[-1.0, 1, None]]], 1),
         ([[-1.0, 1, None]], [None], 1),
         ([[-1.0, 1, None]], [[]], 1),
-        ([[-math.inf, 1, None]], [[[-1.0, 1, None]]], 1),
-        ([[math.nan, 1, None]], [[[-1.0, 1, None]]], 1),
         ([[-1.0, 1, None]], [[[None, 1, None]]], 1),
         ([[-1.0, 1, None]], [[[math.nan, 1, None]]], 1),
         ([None], [None], 1),
