@@ -34,6 +34,7 @@ class ServerArgs:
     speculative_eagle_topk: int
     speculative_num_draft_tokens: int | None
     speculative_ddtree_budget: int | None
+    speculative_ngram_max_bfs_breadth: int | None
     draft_token_num: int | None
     random_seed: int
     # what the backend's constructor reads besides
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--speculative-eagle-topk", type=int)
     p.add_argument("--speculative-num-draft-tokens", type=int)
     p.add_argument("--speculative-ddtree-budget", type=int)
+    p.add_argument("--speculative-ngram-max-bfs-breadth", type=int)
     p.add_argument("--random-seed", type=int, default=0)
     # Accepted because real command lines carry them; they change nothing here.
     p.add_argument("--sampling-backend", default="pytorch")
@@ -107,6 +109,7 @@ def parse(argv: Sequence[str]) -> ServerArgs:
         speculative_eagle_topk=topk,
         speculative_num_draft_tokens=block,
         speculative_ddtree_budget=raw.speculative_ddtree_budget,
+        speculative_ngram_max_bfs_breadth=raw.speculative_ngram_max_bfs_breadth,
         draft_token_num=width,
         random_seed=raw.random_seed,
     )
@@ -118,7 +121,8 @@ def _speculation(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> tu
     DDTREE verifies budget + 1 rows while num_draft_tokens stays the block size: the two need not be equal. NGRAM
     verifies num_draft_tokens rows, as SGLang's own does.
     """
-    topk = raw.speculative_eagle_topk or 1
+    breadth = raw.speculative_ngram_max_bfs_breadth if raw.speculative_algorithm == "NGRAM" else None
+    topk = breadth or raw.speculative_eagle_topk or 1
     if raw.speculative_algorithm is None:
         if raw.speculative_ddtree_budget is not None:
             parser.error("--speculative-ddtree-budget needs --speculative-algorithm DDTREE")
