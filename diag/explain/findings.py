@@ -80,7 +80,7 @@ ENTRIES = (
         id="orphan-worker",
         group="finding",
         title="a worker process runs on although its server is gone",
-        what="An engine's worker, by its name, whose parent server is not in the process table any more. It was not asked.",
+        what="An engine's worker, by its name, whose parent server is not in the process table. It was not asked.",
         why="It may hold GPU memory and ports, so that the next server does not start, or starts with less memory.",
         do=(
             "Look at it: ps -fp PID",
