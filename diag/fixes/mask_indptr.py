@@ -7,18 +7,19 @@ rightly use the server setting, are not touched.
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import libcst as cst
-
 from diag.errors import FileNotAsExpected
-from diag.source.detect import detect, judge
-from diag.source.verify_width import CLASS, Step, Survey, Unreadable, Use, survey
+from diag.source import syntax
+from diag.source.detect import BOM, detect, judge
+from diag.source.flow import Step
+from diag.source.syntax import Unreadable
+from diag.source.verify_width import CLASS, Survey, Use, survey
 
 COMMENT = "# The width of this verify step: a draft tree need not be as wide as the server setting."
-_BOM = "\ufeff"
 _LINE_END = re.compile("\r\n|\r|\n")
 
 
@@ -31,19 +32,19 @@ class _Edit:
     new: str
 
 
-def rewrite(text: str) -> str:
-    """The mended source. Raises FileNotAsExpected for anything in which the fault is not present, and for a form of
-    it that this fix cannot mend; `detect` says `fixed` of what is returned."""
-    body = text.removeprefix(_BOM)
+def rewrite(text: str, name: str = CLASS) -> str:
+    """The mended source of class `name`. Raises FileNotAsExpected for anything in which the fault is not present,
+    and for a form of it that this fix cannot mend; `detect` says `fixed` of what is returned."""
+    body = text.removeprefix(BOM)
     try:
-        found = survey(body)
+        found = survey(body, name)
     except Unreadable as error:
         raise _refused(f"{error}.") from None
     detection = judge(found, body)
     if detection.state != "present":
         raise _refused(f"{detection.state}: {detection.why}")
     mended = _apply(body, [edit for group in _groups(found) for edit in _edits(body, found, group)])
-    after = detect(mended)
+    after = detect(mended, name)
     if after.state != "fixed":
         raise _refused(f"after the rewrite it would be {after.state}: {after.why}")
     return text[: len(text) - len(body)] + mended
@@ -70,34 +71,27 @@ def _anchor(use: Use, found: Survey) -> Step:
     for step in use.path:
         if id(step.statement) not in found.elsewhere:
             return step
-    line = found.ranges[use.node].start.line
-    raise _refused(f"line {line} of {CLASS}.{use.method} serves other forward modes too")
+    raise _refused(f"line {use.node.lineno} of {found.over.name}.{use.method} serves other forward modes too")
 
 
 def _edits(text: str, found: Survey, group: list[Use]) -> Iterable[_Edit]:
-    starts = _line_starts(text)
-    first = min((_anchor(use, found) for use in group), key=lambda step: found.ranges[step.statement].start.line)
-    if isinstance(first.statement, cst.SimpleStatementSuite):
-        line = found.ranges[first.statement].start.line
-        raise _refused(f"line {line} holds a whole branch: there is no place for a statement before it")
-    method = found.methods[group[0].method]
-    local = _free_name(method)
+    tree = found.tree
+    first = min((_anchor(use, found) for use in group), key=lambda step: step.statement.lineno)
+    method = found.over.methods[group[0].method]
+    local = _free_name(method, found)
     for use in group:
-        if not isinstance(use.node, cst.Name | cst.Attribute):
-            raise _refused(f"line {found.ranges[use.node].start.line} takes the setting in an unusual form")
-        place = found.ranges[use.node]
-        yield _Edit(
-            starts[place.start.line - 1] + place.start.column, starts[place.end.line - 1] + place.end.column, local
-        )
-    at = found.ranges[first.statement].start
-    indent = text[starts[at.line - 1] : starts[at.line - 1] + at.column]
+        if not isinstance(use.node, ast.Name | ast.Attribute):
+            raise _refused(f"line {use.node.lineno} takes the setting in an unusual form")
+        yield _Edit(*tree.span(use.node), local)
+    number = first.statement.lineno
+    indent = text[tree.line_start(number) : tree.span(first.statement)[0]]
     if indent.strip():
-        raise _refused(f"line {at.line} begins with another statement")
-    line = _above_comments(text, starts, at.line, indent)
+        raise _refused(f"line {number} begins with something else: there is no place for a statement before it")
+    line = _above_comments(text, tree, number, indent)
     end = _LINE_END.search(text)
-    setting = cst.Module([]).code_for_node(group[0].node)
-    new = _statement(local, _verify_input(first, method), setting, indent, end.group() if end else "\n")
-    yield _Edit(starts[line - 1], starts[line - 1], new)
+    setting = text[slice(*tree.span(group[0].node))]
+    new = _statement(local, _verify_input(first, method, found), setting, indent, end.group() if end else "\n")
+    yield _Edit(tree.line_start(line), tree.line_start(line), new)
 
 
 def _statement(local: str, spec: str, setting: str, indent: str, end: str) -> str:
@@ -111,40 +105,40 @@ def _statement(local: str, spec: str, setting: str, indent: str, end: str) -> st
     return "".join(line + end for line in lines)
 
 
-def _verify_input(step: Step, method: cst.FunctionDef) -> str:
+def _verify_input(step: Step, method: ast.FunctionDef, found: Survey) -> str:
     """How the verify input is called where the new statement goes; it may be None there."""
     if step.spec_names:
         return "spec_info" if "spec_info" in step.spec_names else step.spec_names[0]
-    if any(param.name.value == "forward_batch" for param in method.params.params):
+    if any(param.arg == "forward_batch" for param in syntax.parameters(method)):
         return "forward_batch.spec_info"
-    raise _refused(f"{CLASS}.{method.name.value} has no name for the verify input (spec_info)")
+    raise _refused(f"{found.over.name}.{method.name} has no name for the verify input (spec_info)")
 
 
-def _free_name(method: cst.FunctionDef) -> str:
-    taken = {node.value for node in _names(method)}
+def _free_name(method: ast.FunctionDef, found: Survey) -> str:
+    taken = set(_names(method))
     names = ("draft_token_num", "verify_draft_token_num", "this_verify_draft_token_num")
     for name in names:
         if name not in taken:
             return name
-    raise _refused(f"{CLASS}.{method.name.value} already uses the names {', '.join(names)}")
+    raise _refused(f"{found.over.name}.{method.name} already uses the names {', '.join(names)}")
 
 
-def _names(node: cst.CSTNode) -> Iterable[cst.Name]:
-    if isinstance(node, cst.Name):
-        yield node
-    for child in node.children:
-        yield from _names(child)
+def _names(method: ast.FunctionDef) -> Iterator[str]:
+    """Every name in it: variables, attributes, parameters, keywords."""
+    for node in ast.walk(method):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg | ast.keyword) and node.arg is not None:
+            yield node.arg
 
 
-def _above_comments(text: str, starts: list[int], line: int, indent: str) -> int:
+def _above_comments(text: str, tree: syntax.Tree, line: int, indent: str) -> int:
     """The first of the comment lines that belong to the statement on `line`, or that line itself."""
-    while line > 1 and text[starts[line - 2] : starts[line - 1]].startswith(f"{indent}#"):
+    while line > 1 and text[tree.line_start(line - 1) : tree.line_start(line)].startswith(f"{indent}#"):
         line -= 1
     return line
-
-
-def _line_starts(text: str) -> list[int]:
-    return [0, *(match.end() for match in _LINE_END.finditer(text))]
 
 
 def _apply(text: str, edits: list[_Edit]) -> str:

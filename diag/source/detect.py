@@ -1,22 +1,23 @@
-"""Is the fault `mask-indptr` in this source? A pure function of the text of SGLang's `triton_backend.py`.
+"""Is the fault `mask-indptr` in this source? A pure function of the text of an attention backend of SGLang.
 
-The fault: in the target-verify branches of class TritonAttnBackend the offsets of the flat tree mask
-(`mask_indptr`), the query offsets and the longest extend length are computed from the server setting
-`speculative_num_draft_tokens`, although a verify step brings `draft_token_num` rows a request, and a tree of a
-given budget brings budget + 1. How a width is followed: `diag.source.verify_width`.
+The fault: in the target-verify branches of the backend's class the offsets of the flat tree mask (`mask_indptr`),
+the query offsets and the longest extend length are computed from the server setting `speculative_num_draft_tokens`,
+although a verify step brings `draft_token_num` rows a request, and a tree of a given budget brings budget + 1. The
+Triton backend had it first; the wave backend is a copy. How a width is followed: `diag.source.flow`.
 """
 
 from __future__ import annotations
 
-import re
+import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import libcst as cst
+from diag.source.flow import Source
+from diag.source.syntax import Unreadable, split_lines
+from diag.source.verify_width import CLASS, Role, Survey, Use, survey
 
-from diag.source.verify_width import CLASS, Role, Source, Survey, Unreadable, Use, survey
-
-FAULT = "mask-indptr"
+BOM = "\ufeff"
 
 State = Literal["present", "fixed", "not_applicable", "unknown"]
 
@@ -27,8 +28,8 @@ _OFFSETS: tuple[Role, ...] = ("qo_indptr", "seq_mask_len", "max_extend_len")
 class Site:
     """One line that matters.
 
-    symbol: "TritonAttnBackend.method"; line: counted from 1; text: the line exactly as it is, without its end;
-    role: which offset it computes, or `definition` for the line that reads the server setting;
+    symbol: "Class.method"; line: counted from 1; text: the line exactly as it is, without its end;
+    role: what the width on this line ends in, or `definition` for the line that reads the server setting;
     source: where the width on this line comes from.
     """
 
@@ -49,10 +50,10 @@ class Detection:
     why: str
 
 
-def detect(text: str) -> Detection:
-    """What the source says. Never raises: what cannot be decided is `unknown`, with the reason in `why`."""
+def detect(text: str, name: str = CLASS) -> Detection:
+    """What class `name` says. Never raises: what cannot be decided is `unknown`, with the reason in `why`."""
     try:
-        found = survey(text.removeprefix("\ufeff"))
+        found = survey(text.removeprefix(BOM), name)
     except Unreadable as error:
         return Detection("unknown", (), f"{error}.")
     return judge(found, text)
@@ -63,7 +64,7 @@ def judge(found: Survey, text: str) -> Detection:
     lines = split_lines(text)
     sites = _sites(found, lines)
     if not found.mentions_verify:
-        return Detection("not_applicable", (), f"{CLASS} has no target-verify branch in this release.")
+        return Detection("not_applicable", (), f"{found.over.name} has no target-verify branch in this release.")
     doubt = _doubt(found)
     if doubt:
         return Detection("unknown", sites, doubt)
@@ -72,14 +73,14 @@ def judge(found: Survey, text: str) -> Detection:
         return Detection("fixed", sites, "Every offset of the verify step uses the verify step's own width.")
     if len(wrong) == len(found.uses):
         return Detection(
-            "present", sites, f"{_places(wrong, found)} take the width of the verify step from the server setting."
+            "present", sites, f"{places(wrong)} take the width of the verify step from the server setting."
         )
     right = [use for use in found.uses if not use.from_setting]
     return Detection(
         "unknown",
         sites,
-        f"Partly fixed: {_places(right, found)} use the verify step's own width, "
-        f"but {_places(wrong, found)} still use the server setting.",
+        f"Partly fixed: {places(right)} use the verify step's own width, "
+        f"but {places(wrong)} still use the server setting.",
     )
 
 
@@ -89,7 +90,7 @@ def _doubt(found: Survey) -> str:
         return "There is a target-verify branch, but no offset computation was recognised in it."
     strange = [use for use in found.uses if not use.recognised]
     if strange:
-        return f"{_places(strange, found)}: it was not recognised where the width comes from."
+        return f"{places(strange)}: it was not recognised where the width comes from."
     missing = [role for role in _OFFSETS if all(use.role != role for use in found.uses)]
     if missing:
         return f"No computation of {', '.join(missing)} was recognised in the target-verify branches."
@@ -99,15 +100,15 @@ def _doubt(found: Survey) -> str:
     for method, seen in roles.items():
         if ("qo_indptr" in seen) != ("seq_mask_len" in seen):
             lacking = "seq_mask_len" if "qo_indptr" in seen else "qo_indptr"
-            return f"{CLASS}.{method}: no computation of {lacking} was recognised beside the other offsets."
+            return f"{found.over.name}.{method}: no computation of {lacking} was recognised beside the other offsets."
     return ""
 
 
-def _places(uses: list[Use], found: Survey) -> str:
+def places(uses: Sequence[Use]) -> str:
     """`init_forward_metadata (lines 364, 365)` for each method, in order of lines."""
     lines: dict[str, list[int]] = {}
     for use in uses:
-        line = found.ranges[use.node].start.line
+        line = use.node.lineno
         if line not in lines.setdefault(use.method, []):
             lines[use.method].append(line)
     return ", ".join(
@@ -119,17 +120,12 @@ def _sites(found: Survey, lines: list[str]) -> tuple[Site, ...]:
     """One site for each line and role, the definitions first."""
     sites: dict[tuple[int, Role], Site] = {}
 
-    def add(method: str, node: cst.CSTNode, role: Role, source: Source) -> None:
-        line = found.ranges[node].start.line
-        sites.setdefault((line, role), Site(f"{CLASS}.{method}", line, lines[line - 1], role, source))
+    def add(method: str, node: ast.expr, role: Role, source: Source) -> None:
+        line = node.lineno
+        sites.setdefault((line, role), Site(f"{found.over.name}.{method}", line, lines[line - 1], role, source))
 
-    for method, node in found.definitions:
+    for method, node in found.over.definitions:
         add(method, node, "definition", "server")
     for use in found.uses:
         add(use.method, use.node, use.role, "server" if use.from_setting else "verify")
     return tuple(sites.values())
-
-
-def split_lines(text: str) -> list[str]:
-    """Lines without their ends, where Python ends a line (and str.splitlines does so in more places)."""
-    return re.split("\r\n|\r|\n", text)

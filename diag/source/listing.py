@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from diag.source.detect import Site, split_lines
+from diag.source.detect import Site
+from diag.source.syntax import split_lines
 
 
 @dataclass(frozen=True)
