@@ -1,0 +1,275 @@
+"""The oracle: does the installed Triton backend compute right offsets for a verify step? Run it, and see.
+
+`run({"site_packages": ..., "real": "auto"})` calls the installed backend's own metadata builders with made-up
+batches, for a grid of server settings S and widths D of the verify step, and compares what comes back with plain
+arithmetic. No server, no model, no GPU. Where D == S nothing can show and everything must be right: these cases
+prove that this release is understood. The verdict is about D != S, which is what a draft tree brings.
+
+verdict: `right`; `wrong`: some case with D != S is wrong while those with D == S are right; `cannot_tell`: this
+release (or this interpreter) is not understood, and `why` says what happened.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import installed
+
+SCHEMA = 1
+
+# (server setting S, width D of the verify step)
+SETTINGS = ((8, 8), (17, 17), (8, 17), (17, 8), (4, 5))
+PREFIX_LENS = (7, 19, 3, 12)
+ROWS = (2, 0, 4, 1)
+PATHS = ("eager", "graph")
+
+
+def run(args: Dict[str, Any], talk: Any = None) -> Dict[str, Any]:
+    """The answer for one folder, or {"results": [...]} for several, each then in a process of its own.
+
+    args: site_packages: the folder that holds `sglang`, or a list of such folders; real: true (import the engine
+    itself), "auto" (try to, else stand-ins), false (stand-ins). Never raises for what the installed file does.
+    """
+    # Triton reads this when it is first imported, and torch may import it.
+    if "triton" not in sys.modules:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    given = args["site_packages"]
+    real = args.get("real", "auto")
+    if isinstance(given, str):
+        return answer(Path(given), real)
+    _ready()  # once, before the processes part
+    return {"results": [_apart(functools.partial(answer, Path(folder), real)) for folder in given]}
+
+
+def answer(site_packages: Path, real: Any) -> Dict[str, Any]:
+    started = time.monotonic()
+    notes: List[Dict[str, Any]] = []
+    document: Dict[str, Any] = {
+        "schema": SCHEMA,
+        "package_version": _version(site_packages),
+        "file": installed.BACKEND_FILE,
+        "real_import": False,
+        "uses_triton": False,
+        "path_results": [],
+        "notes": notes,
+    }
+    try:
+        document.update(_answer(site_packages, real, notes))
+    except BaseException as error:  # the installed file may do anything, and that is then the answer
+        if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "TimeLimit":
+            raise
+        document.update(_cannot_tell(_said(error)))
+    document["seconds"] = round(time.monotonic() - started, 3)
+    return document
+
+
+def _version(site_packages: Path) -> Optional[str]:
+    """From the name of the dist-info folder; None for a source tree."""
+    for folder in sorted(site_packages.glob("sglang-*.dist-info")):
+        return folder.name[len("sglang-") : -len(".dist-info")]
+    return None
+
+
+def _cannot_tell(why: str, summary: str = "") -> Dict[str, Any]:
+    return {"verdict": "cannot_tell", "why": why, "summary": summary or why}
+
+
+def _said(error: BaseException) -> str:
+    text = "{}: {}".format(type(error).__name__, error)
+    return text.splitlines()[0][:500]
+
+
+def _ready() -> Optional[str]:
+    """Import torch. Why that is not possible, or None."""
+    try:
+        import torch
+    except Exception as error:
+        return "torch cannot be imported by {} ({}).".format(sys.executable, _said(error))
+    torch.set_num_threads(1)
+    return None
+
+
+def _answer(site_packages: Path, real: Any, notes: List[Dict[str, Any]]) -> Dict[str, Any]:
+    file = site_packages / installed.BACKEND_FILE
+    if not file.is_file():
+        return _cannot_tell("{} is not in {}.".format(installed.BACKEND_FILE, site_packages))
+    if not re.search(r"target_verify", file.read_text(encoding="utf-8", errors="replace"), re.IGNORECASE):
+        return _cannot_tell("The backend has no target-verify step in this release: there is nothing to compute.")
+    missing = _ready()
+    if missing is not None:
+        return _cannot_tell(missing)
+    module, really = _load(site_packages, real, notes)
+    results = _all_cases(module, notes)
+    document = judge(results)
+    document.update(path_results=results, real_import=really, uses_triton=installed.uses_triton())
+    return document
+
+
+def _load(site_packages: Path, real: Any, notes: List[Dict[str, Any]]) -> Tuple[Any, bool]:
+    if real is True or real == "auto":
+        try:
+            return installed.import_backend(site_packages), True
+        except Exception as error:
+            if real is True:
+                raise
+            notes.append({"note": "stand_ins", "text": "The engine itself cannot be imported: " + _said(error)})
+    module = installed.load_backend(site_packages)
+    for name, why in installed.replaced().items():
+        notes.append({"note": "replaced", "text": "{} cannot be executed alone: {}".format(name, why)})
+    if not installed.uses_triton():
+        text = "Index kernels run in plain torch: triton is not there, or was imported before it could interpret."
+        notes.append({"note": "no_triton", "text": text})
+    return module, False
+
+
+# --- the cases
+
+
+def _all_cases(module: Any, notes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    from . import builder
+
+    results = []
+    for setting, width in SETTINGS:
+        for path in PATHS:
+            try:
+                made: Any = builder.Builder(module, setting)
+            except Exception as error:
+                made = error
+            for size in range(1, len(ROWS) + 1):
+                batch = builder.Batch(list(PREFIX_LENS[:size]), list(ROWS[:size]), width)
+                results.append(_case(made, path, setting, batch))
+            if path == "graph":
+                notes.extend(_mask_buffer(made, setting, width))
+    return results
+
+
+def _case(made: Any, path: str, setting: int, batch: Any) -> Dict[str, Any]:
+    from . import builder
+
+    result: Dict[str, Any] = {"path": path, "bs": len(batch.rows), "S": setting, "D": batch.width, "fields": {}}
+    try:
+        if isinstance(made, Exception):
+            raise made
+        got = getattr(made, path)(batch)
+    except Exception as error:
+        result["error"] = _said(error)
+        return result
+    for name, want in builder.wanted(batch).items():
+        value = got[name]
+        if name == "mask_indptr" and isinstance(value, list):
+            value = value[: len(want)]
+        result["fields"][name] = {"ok": value == want, "got": value, "want": want}
+    return result
+
+
+def _mask_buffer(made: Any, setting: int, width: int) -> List[Dict[str, Any]]:
+    """A note where the buffer for graph masks cannot hold the masks of a full batch near the context's end."""
+    from . import builder
+
+    cells = None if isinstance(made, Exception) else made.mask_buffer_cells()
+    # The last of the context's tokens are the tree itself.
+    needed = builder.MAX_BS * width * builder.CONTEXT_LEN
+    if cells is None or cells >= needed:
+        return []
+    text = "The mask buffer of captured graphs has {} cells; {} requests of full length need {} (S={}, D={}).".format(
+        cells, builder.MAX_BS, needed, setting, width
+    )
+    return [{"note": "mask_buffer", "S": setting, "D": width, "cells": cells, "needed": needed, "text": text}]
+
+
+# --- the verdict
+
+
+def judge(results: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """verdict, why and summary over all cases; pure."""
+    doubts, faults = [], []
+    for path in PATHS:
+        cases = [result for result in results if result["path"] == path]
+        control = [case for case in cases if case["S"] == case["D"]]
+        tests = [case for case in cases if case["S"] != case["D"]]
+        puzzling = [case for case in control if not _is_right(case)]
+        wrong = [case for case in tests if _wrong_fields(case)]
+        failed = [case for case in tests if "error" in case]
+        if puzzling or not control:
+            doubts.append(_doubt(path, puzzling))
+        elif wrong:
+            faults.append(_fault(path, wrong))
+        elif failed:
+            doubts.append("{} path: {} raises {}".format(path, _named(failed[0]), failed[0]["error"]))
+    if faults:
+        summary = "; ".join(faults)
+        why = "Offsets are wrong where the verify step is not as wide as the server setting, and right where it is."
+        return {"verdict": "wrong", "why": why, "summary": summary + "".join("; " + doubt for doubt in doubts)}
+    if doubts:
+        return _cannot_tell("; ".join(doubts))
+    why = "Every offset is as computed independently, for equal and for unequal widths."
+    return {"verdict": "right", "why": why, "summary": "eager and graph path right, {} cases".format(len(results))}
+
+
+def _is_right(case: Dict[str, Any]) -> bool:
+    return "error" not in case and not _wrong_fields(case)
+
+
+def _wrong_fields(case: Dict[str, Any]) -> List[str]:
+    return [name for name, field in case["fields"].items() if not field["ok"]]
+
+
+def _named(case: Dict[str, Any]) -> str:
+    return "bs={bs} S={S} D={D}".format(**case)
+
+
+def _doubt(path: str, puzzling: List[Dict[str, Any]]) -> str:
+    if not puzzling:
+        return "{} path: no case was run".format(path)
+    first = puzzling[0]
+    what = first.get("error") or "{} not as expected".format(", ".join(_wrong_fields(first)))
+    text = "{} path: this release is not understood here: with equal widths ({}) already: {}"
+    return text.format(path, _named(first), what)
+
+
+def _fault(path: str, wrong: List[Dict[str, Any]]) -> str:
+    """`eager path: from bs=2 on: mask_indptr`, and which fields at which batch size, where that differs."""
+    by_size: Dict[int, List[str]] = {}
+    for case in wrong:
+        known = by_size.setdefault(case["bs"], [])
+        known += [name for name in _wrong_fields(case) if name not in known]
+    parts, before = [], None
+    for size in sorted(by_size):
+        names = ", ".join(sorted(by_size[size]))
+        if names != before:
+            parts.append("from bs={} on: {}".format(size, names))
+        before = names
+    return "{} path: {}".format(path, "; ".join(parts))
+
+
+# --- several folders
+
+
+def _apart(work: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+    """work() in a forked process: what one file leaves in the interpreter must not change the answer on the next."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "w", encoding="utf-8") as stream:
+                json.dump(work(), stream)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as stream:
+        text = stream.read()
+    _, status = os.waitpid(pid, 0)
+    if status != 0 or not text:
+        why = "The process that ran the installed file ended by status {}.".format(status)
+        return dict(_cannot_tell(why), schema=SCHEMA, path_results=[], notes=[])
+    return dict(json.loads(text))
