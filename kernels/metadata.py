@@ -189,7 +189,8 @@ def _mask_buffer(made: Any, setting: int, width: int) -> List[Dict[str, Any]]:
 
 def judge(results: List[Dict[str, Any]]) -> Dict[str, Any]:
     """verdict, why and summary over all cases; pure."""
-    doubts, faults = [], []
+    doubts: List[str] = []
+    faults: Dict[str, List[str]] = {}
     for path in PATHS:
         cases = [result for result in results if result["path"] == path]
         control = [case for case in cases if case["S"] == case["D"]]
@@ -200,11 +201,11 @@ def judge(results: List[Dict[str, Any]]) -> Dict[str, Any]:
         if puzzling or not control:
             doubts.append(_doubt(path, puzzling))
         elif wrong:
-            faults.append(_fault(path, wrong))
+            faults.setdefault(_fault(wrong), []).append(path)
         elif failed:
             doubts.append("{} path: {} raises {}".format(path, _named(failed[0]), failed[0]["error"]))
     if faults:
-        summary = "; ".join(faults)
+        summary = "; ".join("{} path {}".format(" and ".join(paths), fault) for fault, paths in faults.items())
         why = "Offsets are wrong where the verify step is not as wide as the server setting, and right where it is."
         return {"verdict": "wrong", "why": why, "summary": summary + "".join("; " + doubt for doubt in doubts)}
     if doubts:
@@ -234,19 +235,20 @@ def _doubt(path: str, puzzling: List[Dict[str, Any]]) -> str:
     return text.format(path, _named(first), what)
 
 
-def _fault(path: str, wrong: List[Dict[str, Any]]) -> str:
-    """`eager path: from bs=2 on: mask_indptr`, and which fields at which batch size, where that differs."""
-    by_size: Dict[int, List[str]] = {}
+def _fault(wrong: List[Dict[str, Any]]) -> str:
+    """`from bs=1 on: qo_indptr; from bs=2 on also: mask_indptr`."""
+    first: Dict[str, int] = {}
     for case in wrong:
-        known = by_size.setdefault(case["bs"], [])
-        known += [name for name in _wrong_fields(case) if name not in known]
-    parts, before = [], None
-    for size in sorted(by_size):
-        names = ", ".join(sorted(by_size[size]))
-        if names != before:
-            parts.append("from bs={} on: {}".format(size, names))
-        before = names
-    return "{} path: {}".format(path, "; ".join(parts))
+        for name in _wrong_fields(case):
+            first[name] = min(case["bs"], first.get(name, case["bs"]))
+    by_size: Dict[int, List[str]] = {}
+    for name in sorted(first):
+        by_size.setdefault(first[name], []).append(name)
+    sizes = sorted(by_size)
+    return "; ".join(
+        "from bs={} on{}: {}".format(size, "" if size == sizes[0] else " also", ", ".join(by_size[size]))
+        for size in sizes
+    )
 
 
 # --- several folders
