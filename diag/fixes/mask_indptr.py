@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from diag.errors import FileNotAsExpected
+from diag.fixes.entry import Fix
 from diag.source import syntax
 from diag.source.detect import BOM, detect, judge
 from diag.source.flow import Step
@@ -145,3 +146,41 @@ def _apply(text: str, edits: list[_Edit]) -> str:
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
         text = text[: edit.start] + edit.new + text[edit.end :]
     return text
+
+
+FIX = Fix(
+    id="mask-indptr",
+    title="Triton backend: tree-mask offsets from the server setting instead of the verify step's own width",
+    story=(
+        "In speculative decoding the target model checks a whole draft tree in one forward pass, under a mask that "
+        "says which draft token may see which. The masks of all requests lie one after the other in a flat buffer; "
+        "`mask_indptr` holds where each begins, `qo_indptr` where each request's rows begin. Both must be computed "
+        "with the number of rows that this verify step really has, `draft_token_num`. SGLang 0.4.3 to 0.5.16 "
+        "computes them with the server setting `speculative_num_draft_tokens`. A tree of budget 16 has 17 rows; "
+        "with a setting of 8 every request reads its mask at a wrong place and rows 9 to 17 are never computed, so "
+        "the text is garbled without any error. The fix takes the width from the verify input, in the eager and "
+        "in the CUDA-graph path, and falls back to the setting where there is none (graph capture)."
+    ),
+    why=(
+        "The text is garbled and nothing is logged. The fault in the source does no harm while the two numbers are "
+        "equal, so a server can run well for months and break when one flag changes. EAGLE, NGRAM and DFLASH keep "
+        "them equal; a draft tree whose budget + 1 is not the block size does not."
+    ),
+    do=(
+        "Look at what the running server says: `diag probe host NAME` prints verify-width-mismatch where it bites.",
+        "See the patch: diag fix apply NAME mask-indptr --diff",
+        "Apply it, restart the server, ask again: diag fix apply NAME mask-indptr, then diag bisect NAME --check",
+        "Without a patch: lower the tree budget to speculative_num_draft_tokens - 1, or install SGLang 0.5.17 or "
+        "newer. Raising the setting instead can break the draft model's own steps, which take the same setting.",
+    ),
+    package="sglang",
+    file="sglang/srt/layers/attention/triton_backend.py",
+    cls=CLASS,
+    affected="0.4.3 to 0.5.16",
+    fixed_in="0.5.17",
+    backends=("triton",),
+    severity="fault",
+    detect=detect,
+    mend=rewrite,
+    oracle=True,
+)

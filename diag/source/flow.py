@@ -460,7 +460,7 @@ def _is_rows_each(node: ast.BinOp) -> bool:
 
 def both_runs(over: Class, kind: Callable[..., Run]) -> tuple[Run, frozenset[int]]:
     """(a run of `kind` in verify mode, ids of the statements that other modes reach)."""
-    other = Run(over, verify=False)
+    other = kind(over, verify=False)  # it must look, too: what is called within an expression is reached
     other.everything()
     elsewhere = frozenset(other.reached)
     verify = kind(over, verify=True, elsewhere=elsewhere)

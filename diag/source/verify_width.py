@@ -82,7 +82,7 @@ class Offsets(Run):
         if "forward_metadata" in context.targets and isinstance(node, ast.Tuple):
             context = replace(context, in_metadata=True)
         self.inside(node, env, context)
-        for part in walk(node):
+        for part in walk(node) if self.verify else ():
             if isinstance(part, ast.Call) and _is_stepped_arange(part) and not self.holds_use(part):
                 self.use(part, "qo_indptr", frozenset())
 
@@ -119,7 +119,7 @@ class Offsets(Run):
         self, node: ast.expr, sources: frozenset[Source], assigned: frozenset[ast.expr], context: _Context
     ) -> None:
         role = context.role()
-        if role is None:
+        if role is None or not self.verify:
             return
         # A local that is handed on as it is: the lines to show are those of verify code that gave it its value.
         origins = [origin for origin in assigned if self.about_verify(self.places[id(origin)][1])]

@@ -1,0 +1,53 @@
+"""What the catalogue says of one fault: the shape of each module of faults here. How to add one: docs/fixes.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from diag.errors import PreconditionFailed
+from diag.source.detect import Detection
+
+Severity = Literal["fault", "notice"]
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One fault, and the fix where the source can mend it.
+
+    id: what the person types. title: one line without a full stop. story: what is wrong; why: why it matters; do: what
+    to do about it, in order. package: the distribution's import name. file: inside site-packages. cls: the class of it.
+    affected, fixed_in: releases of the package, for a person; what counts is what `detect` says of the file.
+    backends: values of --attention-backend that run this code. severity: `fault`, or `notice` where stock algorithms
+    cannot meet it or only one backend can; a running server that does meet it makes it a fault (diag.verdict).
+    detect: the state of the fault in a text; never raises. mend: the mended text, or None where no edit of this file
+    mends it. oracle: the installed code can be run without a server to show it (`diag probe source --oracle`).
+    """
+
+    id: str
+    title: str
+    story: str
+    why: str
+    do: tuple[str, ...]
+    package: str
+    file: str
+    cls: str
+    affected: str
+    fixed_in: str
+    backends: tuple[str, ...]
+    severity: Severity
+    detect: Callable[[str], Detection]
+    mend: Callable[[str], str] | None = None
+    oracle: bool = False
+
+    def rewrite(self, text: str) -> str:
+        """The mended text. Raises FileNotAsExpected for a text that `mend` was not made for, and PreconditionFailed,
+        with what to do instead, where there is no patch."""
+        if self.mend is None:
+            raise PreconditionFailed(
+                f"diag has no patch for {self.id}: no edit of {self.file} alone mends it.",
+                next=self.do[0],
+                details=list(self.do[1:]),
+            )
+        return self.mend(text)
