@@ -15,6 +15,7 @@ import functools
 import json
 import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -29,13 +30,15 @@ SETTINGS = ((8, 8), (17, 17), (8, 17), (17, 8), (4, 5))
 PREFIX_LENS = (7, 19, 3, 12)
 ROWS = (2, 0, 4, 1)
 PATHS = ("eager", "graph")
+LIMIT_S = 60.0
 
 
 def run(args: Dict[str, Any], talk: Any = None) -> Dict[str, Any]:
     """The answer for one folder, or {"results": [...]} for several, each then in a process of its own.
 
     args: site_packages: the folder that holds `sglang`, or a list of such folders; real: true (import the engine
-    itself), "auto" (try to, else stand-ins), false (stand-ins). Never raises for what the installed file does.
+    itself), "auto" (try to, else stand-ins), false (stand-ins); limit_s: for each of several. Never raises for what the
+    installed file does.
     """
     # Triton reads this when it is first imported, and torch may import it.
     if "triton" not in sys.modules:
@@ -44,8 +47,9 @@ def run(args: Dict[str, Any], talk: Any = None) -> Dict[str, Any]:
     real = args.get("real", "auto")
     if isinstance(given, str):
         return answer(Path(given), real)
+    limit_s = float(args.get("limit_s", LIMIT_S))
     _ready()  # once, before the processes part
-    return {"results": [_apart(functools.partial(answer, Path(folder), real)) for folder in given]}
+    return {"results": [_apart(functools.partial(answer, Path(folder), real), limit_s) for folder in given]}
 
 
 def answer(site_packages: Path, real: Any) -> Dict[str, Any]:
@@ -254,24 +258,40 @@ def _fault(wrong: List[Dict[str, Any]]) -> str:
 # --- several folders
 
 
-def _apart(work: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+def _apart(work: Callable[[], Dict[str, Any]], limit_s: float) -> Dict[str, Any]:
     """work() in a forked process: what one file leaves in the interpreter must not change the answer on the next."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        status = 1
-        try:
-            os.close(reading)
-            with os.fdopen(writing, "w", encoding="utf-8") as stream:
-                json.dump(work(), stream)
-            status = 0
-        finally:
-            os._exit(status)
+        _work_and_leave(work, writing, limit_s)
     os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as stream:
-        text = stream.read()
-    _, status = os.waitpid(pid, 0)
+    status = -1
+    try:
+        with os.fdopen(reading, encoding="utf-8") as stream:
+            text = stream.read()
+        _, status = os.waitpid(pid, 0)
+    finally:
+        if status == -1:  # we are told to stop
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        return _nothing_came("The installed file was still running after {:g} s.".format(limit_s))
     if status != 0 or not text:
-        why = "The process that ran the installed file ended by status {}.".format(status)
-        return dict(_cannot_tell(why), schema=SCHEMA, path_results=[], notes=[])
+        return _nothing_came("The process that ran the installed file ended by status {}.".format(status))
     return dict(json.loads(text))
+
+
+def _work_and_leave(work: Callable[[], Dict[str, Any]], writing: int, limit_s: float) -> None:
+    status = 1
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        with os.fdopen(writing, "w", encoding="utf-8") as stream:
+            json.dump(work(), stream)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _nothing_came(why: str) -> Dict[str, Any]:
+    return dict(_cannot_tell(why), schema=SCHEMA, path_results=[], notes=[])

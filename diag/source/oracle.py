@@ -76,7 +76,7 @@ def ask_local(where: Path, *, text: str | None = None, real: Real = False) -> Or
 
 
 def ask_local_all(
-    subjects: Sequence[Subject], *, real: Real = False, timeout_s: float | None = None
+    subjects: Sequence[Subject], *, real: Real = False, each_timeout_s: float = TIMEOUT_S
 ) -> list[OracleAnswer]:
     """One answer for each subject, in order; torch is loaded once, and each file runs in a process of its own."""
     if importlib.util.find_spec("torch") is None:
@@ -84,17 +84,17 @@ def ask_local_all(
         return [_cannot_tell(why) for _ in subjects]
     with tempfile.TemporaryDirectory(prefix="diag-oracle-") as scratch:
         folders = [str(_unpacked(each, Path(scratch) / str(index))) for index, each in enumerate(subjects)]
-        limit_s = TIMEOUT_S + 10 * len(subjects) if timeout_s is None else timeout_s
-        return _run_here(folders, real, limit_s)
+        return _run_here(folders, real, each_timeout_s)
 
 
-def _run_here(folders: list[str], real: Real, timeout_s: float) -> list[OracleAnswer]:
+def _run_here(folders: list[str], real: Real, each_timeout_s: float) -> list[OracleAnswer]:
     from diag.hosts.inventory import LOCAL, Host
     from diag.hosts.transport import connect
 
     with connect(Host(name="here", address=LOCAL)) as transport:
         try:
-            done = _call(transport, {"site_packages": folders, "real": real}, sys.executable, timeout_s)
+            args = {"site_packages": folders, "real": real, "limit_s": each_timeout_s}
+            done = _call(transport, args, sys.executable, TIMEOUT_S + each_timeout_s * len(folders))
         except HostProgramFailed as error:
             return [_cannot_tell(str(error)) for _ in folders]
     return [answer(document) for document in done["results"]]
