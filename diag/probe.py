@@ -16,6 +16,7 @@ import httpx
 
 from diag.errors import DiagError, PackageNotInstalled
 from diag.fixes import catalogue
+from diag.fixes.entry import Severity
 from diag.hosts import courier, http
 from diag.hosts.transport import Transport
 from diag.serving.client import Client
@@ -30,7 +31,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class InstalledFault:
-    """What one installed file says about one fault of the catalogue. text: the file, for showing its lines."""
+    """What one installed file says about one fault of the catalogue. text: the file, for showing its lines;
+    severity, backends, graphs_only, mends: as in `diag.fixes.entry`."""
 
     fault: str
     title: str
@@ -42,6 +44,10 @@ class InstalledFault:
     modified_at_unix: float | None
     detection: Detection
     text: str = field(repr=False)
+    severity: Severity = "fault"
+    backends: tuple[str, ...] = ("triton",)
+    graphs_only: bool = False
+    mends: bool = True
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,10 @@ def _faults(document: Mapping[str, Any]) -> Iterator[InstalledFault]:
                         modified_at_unix=file.get("mtime_unix"),
                         detection=fix.detect(text),
                         text=text,
+                        severity=fix.severity,
+                        backends=fix.backends,
+                        graphs_only=fix.graphs_only,
+                        mends=fix.mend is not None,
                     )
 
 

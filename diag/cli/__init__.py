@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("diag.cli.probe:probe", "What runs on a host, is it what it says it is, is it healthy?"),
     "bisect": ("diag.cli.bisect:bisect", "Which setting, or combination of settings, breaks the output?"),
     "fix": ("diag.cli.fix:fix", "Mend the installed source, and give it back as it was."),
+    "source": ("diag.cli.source:source", "The exact lines that run on a host, numbered."),
     "host": ("diag.cli.host:host", "The hosts diag knows about."),
     "lab": ("diag.cli.lab:lab", "A real host in small, on this machine, to try everything on."),
     "explain": ("diag.cli.explain:explain", "What a finding, a fault or an error means, and what to do."),

@@ -49,3 +49,53 @@ def host(name: str, python: str | None, suite_name: str, no_prompts: bool, verif
         for style, line in report.page(seen, found):
             out.print(visible(line), style=style)
     return exit_code(found)
+
+
+@probe.command()
+@click.argument("target")
+@click.option("--python", metavar="PATH", help="The engine's interpreter on the host, instead of those found.")
+@click.option("--backend", "backends", multiple=True, metavar="NAME", help="Attention backend that is served with.")
+@click.option("--oracle/--no-oracle", default=None, help="Also run the installed code, without a server or a GPU.")
+@click.option("--diff", "diff", is_flag=True, help="Show how edited files differ from the release's wheel.")
+@JSON
+def source(
+    target: str, python: str | None, backends: tuple[str, ...], oracle: bool | None, diff: bool, as_json: bool
+) -> int:
+    """Judge the engine's source in TARGET: a host, a wheel file, a folder that holds the package, or sglang==VERSION.
+
+    Every file in which faults are known is compared with its RECORD, and every fault of the catalogue is told as
+    present, fixed, not applicable or cannot tell, with its lines. Faults of other backends than the one that is served
+    with (--backend, else that of a running server, else triton) are notices; --backend all counts every one.
+
+    The oracle is on for wheels, folders and releases where torch is installed here, and off for hosts.
+
+    Exit code 0: no fault; 1: a fault is present; 3: something could not be told.
+    """
+    from contextlib import ExitStack
+
+    from diag.cli.source import opened
+    from diag.report import source as report
+    from diag.report.text import visible
+    from diag.source import inspection, targets
+
+    resolved = targets.resolve(target)
+    err = console(stderr=True)
+    with ExitStack() as stack:
+        transport = opened(resolved, stack)
+        status = stack.enter_context(err.status("reading"))
+        seen = inspection.inspect(
+            resolved,
+            transport=transport,
+            python=python,
+            backends=backends,
+            oracle=oracle,
+            fetch=diff,
+            say=lambda line: status.update(visible(line)),
+        )
+    if as_json:
+        print_json(report.document(seen))
+    else:
+        out = console()
+        for style, line in report.page(seen, whole_diff=diff):
+            out.print(visible(line), style=style)
+    return seen.exit_code

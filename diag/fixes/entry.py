@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,8 +19,8 @@ class Fix:
     id: what the person types. title: one line without a full stop. story: what is wrong; why: why it matters; do: what
     to do about it, in order. package: the distribution's import name. file: inside site-packages. cls: the class of it.
     affected, fixed_in: releases of the package, for a person; what counts is what `detect` says of the file.
-    backends: values of --attention-backend that run this code. severity: `fault`, or `notice` where stock algorithms
-    cannot meet it or only one backend can; a running server that does meet it makes it a fault (diag.verdict).
+    backends: values of --attention-backend that run this code. severity: for a server with such a backend, `fault`, or
+    `notice` for what needs more than that to do harm; for any other server it is a notice (`told`).
     detect: the state of the fault in a text; never raises. mend: the mended text, or None where no edit of this file
     mends it. oracle: the installed code can be run without a server to show it (`diag probe source --oracle`).
     """
@@ -40,6 +40,11 @@ class Fix:
     detect: Callable[[str], Detection]
     mend: Callable[[str], str] | None = None
     oracle: bool = False
+    graphs_only: bool = False
+
+    def told(self, backends: Collection[str]) -> Severity:
+        """How it is told to someone who serves with these backends."""
+        return self.severity if any(backend in backends for backend in self.backends) else "notice"
 
     def rewrite(self, text: str) -> str:
         """The mended text. Raises FileNotAsExpected for a text that `mend` was not made for, and PreconditionFailed,

@@ -35,6 +35,6 @@ FIX = Fix(
     affected="0.4.6 and newer",
     fixed_in="no release yet (0.5.23 has it)",
     backends=("fa3", "fa4", "flashattention"),
-    severity="notice",
+    severity="fault",
     detect=partial(detect_flow.detect_reads, name=CLASS),
 )

@@ -34,4 +34,5 @@ FIX = Fix(
     backends=("triton",),
     severity="notice",
     detect=partial(detect_flow.detect_buffer, name=CLASS),
+    graphs_only=True,
 )

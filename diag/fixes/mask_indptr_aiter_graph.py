@@ -33,6 +33,7 @@ FIX = Fix(
     affected="0.5.10 to 0.5.16",
     fixed_in="0.5.17",
     backends=("aiter",),
-    severity="notice",
+    severity="fault",
     detect=partial(detect_flow.detect_graph_stores, name=CLASS),
+    graphs_only=True,
 )

@@ -34,7 +34,7 @@ FIX = Fix(
     affected="0.5.1 and newer",
     fixed_in="no release yet (0.5.23 has it)",
     backends=("wave",),
-    severity="notice",
+    severity="fault",
     detect=partial(detect.detect, name=CLASS),
     mend=partial(mask_indptr.rewrite, name=CLASS),
     oracle=False,

@@ -26,6 +26,6 @@ FIX = Fix(
     affected="0.5.4.post3 and newer",
     fixed_in="no release yet (0.5.23 has it)",
     backends=("intel_xpu", "xpu"),
-    severity="notice",
+    severity="fault",
     detect=partial(detect_flow.detect_reads, name=CLASS),
 )

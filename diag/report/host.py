@@ -9,7 +9,7 @@ from typing import Any
 from diag.probe import HostReport, InstalledFault, ServerHealth
 from diag.report.text import one_line
 from diag.source import listing
-from diag.verdict.findings import Finding, verify_width
+from diag.verdict.findings import Finding, fault_severity, verify_width
 
 SCHEMA = 1
 
@@ -47,16 +47,18 @@ def document(report: HostReport, found: list[Finding]) -> dict[str, Any]:
         "environments": told["environments"],
         "servers": [_server_json(server) for server in report.servers],
         "sources": told["sources"],
-        "faults": [_fault_json(fault) for fault in report.faults],
+        "faults": [_fault_json(report, fault) for fault in report.faults],
         "suite": report.suite,
         "findings": [finding.to_json() for finding in found],
         "unknown": told["unknown"],
     }
 
 
-def _fault_json(fault: InstalledFault) -> dict[str, Any]:
+def _fault_json(report: HostReport, fault: InstalledFault) -> dict[str, Any]:
     return {
         "id": fault.fault,
+        "severity": fault_severity(report, fault),
+        "file": fault.file,
         "state": fault.detection.state,
         "why": fault.detection.why,
         "package": fault.package,
@@ -96,9 +98,16 @@ def page(report: HostReport, found: list[Finding]) -> Iterator[tuple[str, str]]:
     yield from _facts(report.document["facts"])
     for environment in report.document["environments"]:
         yield from _environment(environment)
+    lesser = [fault for fault in report.faults if fault_severity(report, fault) == "notice"]
     for fault in report.faults:
+        if fault not in lesser:
+            yield "", ""
+            yield from _fault(fault)
+    if lesser:
         yield "", ""
-        yield from _fault(fault)
+    for fault in lesser:
+        state, file = _FAULT[fault.detection.state][1].lower(), fault.file.rpartition("/")[2]
+        yield "dim", f"{fault.fault:23} {state} in {file} (diag explain {fault.fault})"
     for server in report.servers:
         yield "", ""
         yield from _server(server)

@@ -51,6 +51,11 @@ def fetch(package: str, version: str, *, timeout_s: float = FETCH_TIMEOUT_S) -> 
     return fetched
 
 
+def cached(package: str, version: str) -> Path | None:
+    """The wheel of one release when it was fetched before."""
+    return _cached(paths.cache_dir() / "wheels", package, version)
+
+
 def read(wheel: Path, member: str) -> bytes:
     """The bytes of one file inside the wheel. Raises PreconditionFailed when it has no such file."""
     try:

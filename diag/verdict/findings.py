@@ -39,24 +39,28 @@ def exit_code(found: list[Finding]) -> int:
 
 
 def _in_sources(report: HostReport) -> Iterator[Finding]:
+    edited = set()
     for fault in report.faults:
         where = f"{fault.package} {fault.version or '(version unknown)'} in {fault.site_packages}"
-        state = fault.detection.state
+        state, severity = fault.detection.state, fault_severity(report, fault)
         if state == "present":
+            only = f" Only servers with --attention-backend {' or '.join(fault.backends)} run it."
             yield Finding(
                 fault.fault,
-                "fault",
-                f"{fault.title}: present in {where}.",
-                f"diag fix apply {report.host} {fault.fault} --diff",
+                severity,
+                f"{fault.title}: present in {where}." + ("" if severity == "fault" else only),
+                f"diag fix apply {report.host} {fault.fault} --diff" if fault.mends else f"diag explain {fault.fault}",
             )
         elif state == "unknown":
-            yield Finding(fault.fault, "unknown", f"{where}: {fault.detection.why}", f"diag explain {fault.fault}")
-        if fault.integrity == "edited":
+            told: Severity = "unknown" if severity == "fault" else "notice"
+            yield Finding(fault.fault, told, f"{where}: {fault.detection.why}", f"diag explain {fault.fault}")
+        if fault.integrity == "edited" and (fault.site_packages, fault.file) not in edited:
+            edited.add((fault.site_packages, fault.file))
             yield Finding(
                 "file-edited",
                 "notice",
                 f"{fault.file} is not what the wheel of {where} holds: somebody changed it.",
-                f"diag fix status {report.host} {fault.fault}",
+                f"diag probe source {report.host} --diff",
             )
     if not report.faults:
         yield Finding("no-engine", "notice", "No engine that diag knows is installed where it looked.", "--python PATH")
@@ -71,6 +75,19 @@ def _in_sources(report: HostReport) -> Iterator[Finding]:
                 f"{len(changed)} files of {source['package']} {source['version']} differ from its wheel: {some}.",
                 "Compare with a fresh installation, or reinstall.",
             )
+
+
+def fault_severity(report: HostReport, fault: InstalledFault) -> Literal["fault", "notice"]:
+    """`notice` for another backend's faults and for what stock servers do not meet, unless a running server of this
+    installation meets it: that backend, and widths that differ."""
+    met = any(
+        server.facts.get("site_packages") == fault.site_packages
+        and server.effective.get("attention_backend") in fault.backends
+        and not (fault.graphs_only and server.effective.get("disable_cuda_graph"))
+        and _unequal(server) is not None
+        for server in report.servers
+    )
+    return "fault" if met or (fault.severity == "fault" and "triton" in fault.backends) else "notice"
 
 
 def _in_servers(report: HostReport) -> Iterator[Finding]:
@@ -101,8 +118,9 @@ def _in_servers(report: HostReport) -> Iterator[Finding]:
 
 def _width(server: ServerHealth, name: str) -> Iterator[Finding]:
     """The two numbers whose difference makes `mask-indptr` bite, read from the running server itself."""
-    width, count = verify_width(server.effective), server.effective.get("speculative_num_draft_tokens")
-    if width is not None and isinstance(count, int) and width != count:
+    unequal = _unequal(server)
+    if unequal is not None:
+        width, count = unequal
         yield Finding(
             "verify-width-mismatch",
             "notice",
@@ -110,6 +128,12 @@ def _width(server: ServerHealth, name: str) -> Iterator[Finding]:
             "where mask-indptr is present, it bites here.",
             "diag explain mask-indptr",
         )
+
+
+def _unequal(server: ServerHealth) -> tuple[int, int] | None:
+    """(rows of a verify step, the backend's fixed count) where the server says both, and they differ."""
+    width, count = verify_width(server.effective), server.effective.get("speculative_num_draft_tokens")
+    return (width, count) if width is not None and isinstance(count, int) and width != count else None
 
 
 def verify_width(effective: Mapping[str, Any]) -> int | None:
@@ -122,14 +146,16 @@ def verify_width(effective: Mapping[str, Any]) -> int | None:
 
 def _old_code(report: HostReport, server: ServerHealth, name: str) -> Iterator[Finding]:
     started, site_packages = server.facts.get("started_at_unix"), server.facts.get("site_packages")
-    for fault in report.faults:
-        if fault.site_packages == site_packages and _newer(fault, started):
-            yield Finding(
-                "server-stale",
-                "notice",
-                f"{name} started before {fault.file} was last changed: it runs the older code.",
-                "Restart it to run what is installed now.",
-            )
+    newer = [fault.file for fault in report.faults if fault.site_packages == site_packages and _newer(fault, started)]
+    files = list(dict.fromkeys(newer))
+    if files:
+        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+        yield Finding(
+            "server-stale",
+            "notice",
+            f"{name} started before {files[0]}{more} was last changed: it runs the older code.",
+            "Restart it to run what is installed now.",
+        )
 
 
 def _newer(fault: InstalledFault, started: Any) -> bool:

@@ -80,7 +80,6 @@ def ids(made: HostReport) -> list[tuple[str, str]]:
                 ("unknown", "mask-indptr"),
                 ("notice", "file-edited"),
                 ("notice", "server-stale"),
-                ("notice", "server-stale"),
             ],
             1,
         ),
