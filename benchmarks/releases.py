@@ -125,8 +125,8 @@ HEAD = (
     "lines",
     "oracle",
     "from bs",
-    "mended: detector",
-    "oracle",
+    "mended",
+    "by oracle",
     "revert",
     "",
 )
