@@ -65,7 +65,11 @@ class ServerHealth:
 
     @property
     def garbled(self) -> tuple[TextVerdict, ...]:
-        return tuple(text for text in self.texts if not text.healthy)
+        return tuple(text for text in self.texts if not text.healthy and text.kind != "no_answer")
+
+    @property
+    def silent(self) -> tuple[TextVerdict, ...]:
+        return tuple(text for text in self.texts if text.kind == "no_answer")
 
 
 @dataclass(frozen=True)

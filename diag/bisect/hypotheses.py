@@ -60,7 +60,9 @@ class Hypothesis:
     def title(self) -> str:
         """For a person: the plan's own words where it has some."""
         words = [member.title for member in self.members if member.title]
-        joined = (" or " if self.kind == "either" else " with ").join(words)
+        joined = (" or " if self.kind == "either" else " with ").join(words[:2]) + "".join(
+            f" and {w}" for w in words[2:]
+        )
         return f"{joined} ({self.name})" if len(words) == len(self.members) > 0 else self.name
 
     @property

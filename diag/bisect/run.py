@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import httpx
 
+from diag import bundle
 from diag.bisect.expr import Value
 from diag.bisect.journal import Journal
 from diag.bisect.plan import Plan
@@ -92,6 +93,12 @@ def run(
     return result
 
 
+def spoiled(result: Result, why: str) -> Result:
+    """The same trials without a conclusion: what they were run on did not stay what it was."""
+    rejected, alive = result.verdict.rejected, result.verdict.alive
+    return replace(result, verdict=Verdict("unexplained", why, rejected=rejected, alive=alive))
+
+
 class _Bench:
     """Runs single trials; keeps the good configuration's answers, which all others are judged by."""
 
@@ -130,7 +137,7 @@ class _Bench:
             warnings=(*_not_as_asked(step.config, reported), *_left_behind(server.stopped)),
             start_s=server.ready_after_s,
             total_s=time.monotonic() - began,
-            details={"argv": launch.argv, "env": dict(launch.env), "stopped": server.stopped},
+            details={**_told(launch), "stopped": server.stopped},
         )
 
     def _ask(self, server: Server) -> tuple[list[TextVerdict], dict[str, Answer], dict[str, Any]]:
@@ -180,6 +187,13 @@ def _effective(server: Server) -> dict[str, Any]:
         return server.client.server_info()
     except httpx.HTTPError:
         return {}
+
+
+def _told(launch: Launch) -> dict[str, Any]:
+    """The command as it goes into journal and report: secrets hidden by the same rule as what a host says."""
+    proc = bundle.load("probes._proc")
+    env = {name: "***" if proc.is_secret(name, value) else value for name, value in launch.env.items()}
+    return {"argv": proc.hide_argv(launch.argv), "env": env}
 
 
 def _outcome(texts: list[TextVerdict], stopped: Mapping[str, Any]) -> tuple[Outcome, str]:

@@ -50,7 +50,8 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Verdict:
-    """culprit: the hypothesis named; inseparable: others that no configuration tells apart from it.
+    """culprit: the hypothesis named; inseparable: others that no configuration tells apart from it; untested: those
+    that rest on a value which the server did not report.
 
     sufficient, necessary: numbers of the trials that show it. confidence: share of prior weight among what is
     left, 1.0 when nothing else is.
@@ -61,6 +62,7 @@ class Verdict:
     culprit: Hypothesis | None = None
     confidence: float = 0.0
     inseparable: tuple[Hypothesis, ...] = ()
+    untested: tuple[Hypothesis, ...] = ()
     sufficient: tuple[int, ...] = ()
     necessary: tuple[int, ...] = ()
     cleared: Mapping[str, int] | None = None
@@ -191,15 +193,19 @@ class DeterministicSearch:
         evidence: Sequence[Trial],
         untried: Sequence[_Candidate],
     ) -> Verdict:
-        total = sum(weight for _, weight in alive)
-        others = [h for h, _ in alive if h is not leader]
+        # What rests on a value that the server never told is neither a rival nor ruled out.
+        untested = [h for h, _ in alive if h is not leader and not _explains(h, evidence)]
+        rivals = [(h, w) for h, w in alive if h not in untested]
+        total = sum(weight for _, weight in rivals)
+        others = [h for h, _ in rivals if h is not leader]
         same_everywhere = [h for h in others if _inseparable(leader, h, untried)]
         return Verdict(
             kind="culprit",
             why="predicts every trial" if others else "predicts every trial, and nothing else does",
             culprit=leader,
-            confidence=sum(w for h, w in alive if h is leader or h in same_everywhere) / total,
+            confidence=sum(w for h, w in rivals if h is leader or h in same_everywhere) / total,
             inseparable=tuple(same_everywhere),
+            untested=tuple(untested),
             sufficient=_sufficient(leader, self.space, evidence),
             necessary=_necessary(leader, self.space, evidence),
             cleared=_cleared(leader, self.space, evidence),

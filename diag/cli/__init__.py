@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 import sys
 from typing import Any
 
@@ -77,6 +78,8 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> None:
     """The entry point: every expected failure becomes one message and the exit code of its class."""
     arguments = sys.argv[1:] if argv is None else argv
+    # A TERM ends a command as Ctrl-C does: what it started on a host is stopped first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(arguments))
 
 
@@ -88,7 +91,11 @@ def run(arguments: list[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         if as_json:
-            _print_json({"kind": "usage", "what": error.format_message(), "exit_code": 2})
+            ctx = getattr(error, "ctx", None)
+            where = ctx.command_path if ctx is not None else "diag"
+            help_line = f"See: {where} --help"
+            what = error.format_message()
+            _print_json({"kind": "usage", "what": what, "next": help_line, "details": [], "exit_code": 2})
         error.show()
         return 2
     except (KeyboardInterrupt, click.Abort):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.option("--plan", "plan_name", default="ddtree-garble", show_default=True, help="A shipped plan, or a file.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Fill {NAME} in the plan's command.")
-@click.option("--dry-run", is_flag=True, help="Check the plan and show the first trial; start nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the plan and show the command lines of both ends; start nothing.")
 @click.option("--check", is_flag=True, help="Only the two ends: does the failing configuration still fail?")
 @JSON
 def bisect(name: str, plan_name: str, sets: tuple[str, ...], dry_run: bool, check: bool, as_json: bool) -> int:
@@ -52,10 +52,13 @@ def bisect(name: str, plan_name: str, sets: tuple[str, ...], dry_run: bool, chec
     show = _Show(console(stderr=True), plan)
     with connected(name) as transport, Journal.create() as journal:
         try:
+            before = _faulty_source(transport, plan)
             with show:
                 search = BothEnds(plan.space) if check else None
                 result = run.run(plan, host, transport, journal, show, fills, search)
             source = _faulty_source(transport, plan)
+            if before is not None and source is not None and before.sha256 != source.sha256:
+                result = run.spoiled(result, f"{source.path} was changed by somebody while this ran")
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Interrupted. Nothing that was started on {name} is left running.",
@@ -93,7 +96,8 @@ def _dry_run(name: str, plan: Plan, fills: dict[str, str], as_json: bool) -> int
         return 0
     click.echo(f"{plan.spec.name}: {plan.spec.title or 'no title'}; about {expected} server starts on {name}.\n")
     for end, argv in ends.items():
-        click.echo(f"{end:8} {shlex.join(argv)}\n")
+        command = shlex.join(argv).replace("'{port}'", "{port}")  # a placeholder, not something to quote
+        click.echo(f"{end:8} {command}\n")
     return 0
 
 
@@ -118,6 +122,7 @@ def _faulty_source(transport: Transport, plan: Plan) -> FaultySource | None:
         state=detection.state,
         path=installed.path,
         version=f"{fix.package} {installed.version or '(version unknown)'}",
+        sha256=installed.sha256,
         lines=tuple((site.line, site.symbol.split(".")[-1], site.text) for site in faulty),
     )
 

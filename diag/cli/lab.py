@@ -110,7 +110,8 @@ def serve(folder: Path | None, port: int | None, flags: tuple[str, ...]) -> int:
                 )
                 threading.Event().wait()
         except KeyboardInterrupt:
-            raise Interrupted("Stopped.") from None
+            click.echo("stopped")
+            return Interrupted.exit_code
     return 0
 
 

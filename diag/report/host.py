@@ -88,7 +88,9 @@ def _verdict(server: ServerHealth) -> str:
         return "unknown"
     if not server.asked:
         return "not_asked"
-    return "garbled" if server.garbled else "healthy"
+    if server.garbled:
+        return "garbled"
+    return "not_answering" if server.silent else "healthy"
 
 
 def page(report: HostReport, found: list[Finding]) -> Iterator[tuple[str, str]]:

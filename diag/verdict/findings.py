@@ -59,20 +59,24 @@ def _in_sources(report: HostReport) -> Iterator[Finding]:
             yield Finding(
                 "file-edited",
                 "notice",
-                f"{fault.file} is not what the wheel of {where} holds: somebody changed it.",
+                f"{fault.file} is not what the wheel of {where} holds: changed by a fix, or by hand.",
                 f"diag probe source {report.host} --diff",
             )
     if not report.faults:
         yield Finding("no-engine", "notice", "No engine that diag knows is installed where it looked.", "--python PATH")
     for source in report.document["sources"]:
         checked = source.get("record_checked") or {}
-        changed = [*checked.get("edited", []), *checked.get("missing", [])]
+        kinds = ("edited", "missing", "unlisted")
+        changed = [path for kind in kinds for path in checked.get(kind, [])]
         if changed:
+            # The lists are cut; the counts are whole.
+            counts = checked.get("counts") or {kind: len(checked.get(kind, [])) for kind in kinds}
+            many = ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts.get(kind))
             some = ", ".join(str(path) for path in changed[:5])
             yield Finding(
                 "package-changed",
                 "notice",
-                f"{len(changed)} files of {source['package']} {source['version']} differ from its wheel: {some}.",
+                f"{source['package']} {source['version']} is not what its wheel holds: {many} ({some}).",
                 "Compare with a fresh installation, or reinstall.",
             )
 
@@ -103,6 +107,13 @@ def _in_servers(report: HostReport) -> Iterator[Finding]:
             continue
         if server.unknown:
             yield Finding("server-not-asked", "unknown", f"{name} was not judged: {server.unknown}.")
+        if server.silent:
+            yield Finding(
+                "server-not-answering",
+                "fault",
+                f"{name} did not answer {len(server.silent)} of {len(server.texts)} requests: {server.silent[0].why}.",
+                "Look at its log, and whether it still runs: run this again.",
+            )
         if server.garbled:
             worst = max(server.garbled, key=lambda text: text.worst_gap_nats or 0.0)
             yield Finding(
@@ -112,14 +123,20 @@ def _in_servers(report: HostReport) -> Iterator[Finding]:
                 f"'{worst.prompt}' {worst.how}: {worst.why}.",
                 f"diag bisect {report.host} --plan FILE",
             )
-        yield from _width(server, name)
+        yield from _width(report, server, name)
         yield from _old_code(report, server, name)
 
 
-def _width(server: ServerHealth, name: str) -> Iterator[Finding]:
+def _width(report: HostReport, server: ServerHealth, name: str) -> Iterator[Finding]:
     """The two numbers whose difference makes `mask-indptr` bite, read from the running server itself."""
     unequal = _unequal(server)
-    if unequal is not None:
+    harmless = any(
+        fault.fault == "mask-indptr"
+        and fault.site_packages == server.facts.get("site_packages")
+        and fault.detection.state in ("fixed", "not_applicable")
+        for fault in report.faults
+    )
+    if unequal is not None and not harmless:
         width, count = unequal
         yield Finding(
             "verify-width-mismatch",

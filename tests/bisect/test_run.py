@@ -15,7 +15,7 @@ from diag.bisect import journal, plan, run
 from diag.bisect.expr import Value
 from diag.bisect.journal import Journal
 from diag.bisect.run import Result, fills_for
-from diag.bisect.search import Next
+from diag.bisect.search import Next, Verdict
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import LinkLost, ServerDied, ServerNotHealthy, UsageError
 from diag.hosts.inventory import Host
@@ -333,3 +333,12 @@ def test_what_nothing_fills_is_named_with_where_to_put_it(bench: Bench) -> None:
     assert "{python}" in caught.value.what
     assert "--set python=VALUE" in caught.value.next
     assert "box" in caught.value.next
+
+
+def test_a_source_that_changed_meanwhile_takes_the_conclusion_away() -> None:
+    verdict = Verdict("culprit", "predicts every trial", rejected=(), alive=())
+    result = run.Result("r", verdict, (), 1.0, "j")
+    spoiled = run.spoiled(result, "x.py was changed by somebody while this ran")
+    assert (spoiled.verdict.kind, spoiled.verdict.culprit) == ("unexplained", None)
+    assert "x.py was changed" in spoiled.verdict.why
+    assert (spoiled.run_id, spoiled.trials) == (result.run_id, result.trials)

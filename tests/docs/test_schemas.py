@@ -155,7 +155,9 @@ def _runs() -> Iterator[tuple[str, Result, plan.Plan]]:
     ("kind", "result", "used"), list(_runs()), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_every_verdict_is_valid(kind: str, result: Result, used: plan.Plan) -> None:
-    source = bisect_report.FaultySource("mask-indptr", "t", "present", "/f", "sglang 0.5.12", ((7, "m", "x"),))
+    source = bisect_report.FaultySource(
+        "mask-indptr", "t", "present", "/f", "sglang 0.5.12", "0" * 64, ((7, "m", "x"),)
+    )
     for given in (None, source):
         made = bisect_report.document(result, used.space, "gpu1", used.spec.name, given)
         assert made["verdict"] == kind

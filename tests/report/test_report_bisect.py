@@ -101,7 +101,7 @@ def test_a_text_from_the_host_stays_on_its_line() -> None:
 
 def test_the_faulty_lines_are_shown_with_their_numbers_and_lead_to_the_fix() -> None:
     source = report.FaultySource(
-        "mask-indptr", "t", "present", "x.py", "sglang 0.5.12", ((9, "f", "a = b"), (12, "f", "c"))
+        "mask-indptr", "t", "present", "x.py", "sglang 0.5.12", "0" * 64, ((9, "f", "a = b"), (12, "f", "c"))
     )
     made = result("culprit", Hypothesis("derived", (RULE,)), *TRIALS)
     lines = [line for _, line in report.page(made, SPACE, "box", source)]

@@ -62,7 +62,7 @@ def ids(made: HostReport) -> list[tuple[str, str]]:
         (report(fault("fixed"), servers=(server(text("plausible"), text("identical"), text("near_tie")),)), [], 0),
         (report(fault("fixed"), servers=(server(text("garbled", 9.0)),)), [("fault", "server-garbled")], 1),
         (report(fault("fixed"), servers=(server(text("wrong")),)), [("fault", "server-garbled")], 1),
-        (report(fault("fixed"), servers=(server(text("no_answer")),)), [("fault", "server-garbled")], 1),
+        (report(fault("fixed"), servers=(server(text("no_answer")),)), [("fault", "server-not-answering")], 1),
         (report(fault("fixed"), servers=(server(unknown="it does not answer"),)), [("unknown", "server-not-asked")], 3),
         (report(fault("fixed"), servers=(server(started=50.0),)), [("notice", "server-stale")], 0),
         (report(fault("fixed"), servers=(server(started=None),)), [], 0),
@@ -115,7 +115,7 @@ def test_a_package_that_differs_from_its_wheel_is_said_with_some_of_its_files() 
     source = {"package": "sglang", "version": "0.5.12", "files": [], "record_checked": checked}
     (found,) = findings(report(fault("fixed"), sources=[source]))
     assert (found.severity, found.id) == ("notice", "package-changed")
-    assert found.what.startswith("8 files of sglang 0.5.12 differ")
+    assert "sglang 0.5.12 is not what its wheel holds: 7 edited, 1 missing" in found.what
     assert "sglang/0.py" in found.what
     assert findings(report(fault("fixed"), sources=[{**source, "record_checked": None}])) == []
 
@@ -134,5 +134,14 @@ def test_a_package_that_differs_from_its_wheel_is_said_with_some_of_its_files() 
 )
 def test_the_two_numbers_whose_difference_matters(effective: dict[str, Any], width: int | None, noticed: bool) -> None:
     assert verify_width(effective) == width
-    found = ids(report(fault("fixed"), servers=(server(**effective),)))
+    found = ids(report(fault("present"), servers=(server(**effective),)))
     assert (("notice", "verify-width-mismatch") in found) is noticed
+    mended = ids(report(fault("fixed"), servers=(server(**effective),)))
+    assert ("notice", "verify-width-mismatch") not in mended
+
+
+def test_a_server_that_went_away_is_not_said_to_garble() -> None:
+    found = ids(report(fault("fixed"), servers=(server(*[text("no_answer")] * 8),)))
+    assert found == [("fault", "server-not-answering")]
+    both = ids(report(fault("fixed"), servers=(server(text("no_answer"), text("garbled", 9.0)),)))
+    assert both == [("fault", "server-not-answering"), ("fault", "server-garbled")]

@@ -50,7 +50,7 @@ def main(site_packages: Path, argv: list[str]) -> None:
     )
     installed = bundle.load("kernels.installed")
     file = site_packages / installed.BACKEND_FILE
-    kernels = "triton interpreter" if installed.uses_triton() else "plain torch (no triton on this platform)"
+    kernels = "triton interpreter" if installed.uses_triton() else "plain torch, without triton"
     log.info("Attention backend: %s, index kernels: %s", file, kernels)
     scheduler = Scheduler(args, model, backend, req_to_token)
     if not args.disable_cuda_graph and args.draft_token_num is not None:
