@@ -27,7 +27,10 @@ def os_refused(error: OSError) -> Refused:
         errno.ENOSPC: "Free some space there and run it again.",
         errno.EDQUOT: "Free some of the quota there and run it again.",
         errno.EROFS: "It is on a file system mounted read-only.",
-    }.get(error.errno or 0, "Use a user of the host who may do that there.")
+        errno.EFBIG: "Raise the limit of file sizes (ulimit -f) of this account.",
+        errno.EBUSY: "It is mounted there by itself (a container's volume): change it where it comes from.",
+        errno.ENOENT: "Reinstall the package.",
+    }.get(error.errno or 0, "Use a user of the host who may do that there; or set `sudo = true` in the inventory.")
     return Refused("precondition", "{}: {}.".format(error.filename or "A file", error.strerror), advice)
 
 

@@ -8,11 +8,13 @@ import getpass
 import hashlib
 import json
 import os
+import pwd
 import socket
 import stat
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from . import _proc
 from ._fixfiles import FLAGS, PRIVATE, Ops, Refused, bytes_of
 
 Json = Dict[str, Any]
@@ -21,8 +23,11 @@ LOCK_WAIT_S = 5.0
 
 
 def state_dir() -> str:
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(home, "diag", "fixes")
+    home = os.path.expanduser("~")
+    if "SUDO_UID" in os.environ:  # some sudoers keep the caller's HOME
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
+    return os.path.join(state, "diag", "fixes")
 
 
 def open_state_dir(ops: Ops) -> str:
@@ -36,14 +41,30 @@ def open_state_dir(ops: Ops) -> str:
             ops.sync_folder(os.path.dirname(folder))
         except FileExistsError:
             pass
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise Refused(
-                "precondition",
-                "{} is not a folder that is this user's alone.".format(folder),
-                "Look at who made it; then: chmod 700 (or remove it).",
-            )
+        check_private(folder)
     return path
+
+
+def check_private(folder: str) -> None:
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise Refused(
+            "precondition",
+            "{} is not a folder that is this user's alone.".format(folder),
+            "Look at who made it; then: chmod 700 (or remove it).",
+        )
+
+
+def clock() -> Json:
+    """Now. time: Unix, which anyone may set; up: seconds since the start of the machine, by a clock that nobody
+    sets; boot: which start that was, and the time namespace that `up` is counted in; null where there is none."""
+    up = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    boot = _proc.read("/proc/sys/kernel/random/boot_id")
+    try:
+        namespace = os.readlink("/proc/self/ns/time")
+    except OSError:
+        namespace = ""
+    return {"time": time.time(), "up": up, "boot": boot and [_proc.text(boot).strip(), namespace]}
 
 
 class Journal:
@@ -77,12 +98,22 @@ class Journal:
                 found = intent if intent["act"] == "apply" else None
         return found
 
-    def changed_between(self) -> Optional[Tuple[float, float]]:
-        """Unix times around the latest renames."""
-        for at in range(len(self.records) - 1, -1, -1):
-            if self.records[at]["do"] == "committed":
-                return self.records[at - 1]["time"], self.records[at]["time"]
-        return None
+    def changes(self) -> List[Json]:
+        """Each time that files were renamed: {first, last: the marks around it (last: null while it is outstanding),
+        old, new: {path: sha256}}. One that was rolled back left the old content."""
+        found: List[Json] = []
+        intent: Json = {}
+        for record in self.records:
+            if record["do"] == "intent":
+                intent = record
+            elif record["do"] == "committing":
+                old, new = ({each["path"]: each[side] for each in intent["files"]} for side in ("pre", "post"))
+                found.append({"id": intent["id"], "first": record, "last": None, "old": old, "new": new})
+            elif record["do"] in ("committed", "rolled_back") and found and found[-1]["id"] == intent["id"]:
+                found[-1]["last"] = record
+                if record["do"] == "rolled_back":
+                    found[-1]["new"] = found[-1]["old"]
+        return found
 
     def add(self, ops: Ops, record: Json) -> None:
         new = not os.path.lexists(self.path)
@@ -90,7 +121,7 @@ class Journal:
         try:
             if os.fstat(fd).st_size > self.valid_bytes:  # a torn last record
                 ops.truncate(fd, self.valid_bytes)
-            record = dict(record, time=time.time())
+            record = dict(record, **clock())
             line = line_of(record)
             ops.write(fd, line)
             ops.sync(fd)
@@ -137,24 +168,16 @@ class Lock:
     both when this process ends, however it ends."""
 
     def __init__(self, folder: str, package_folder: str) -> None:
-        self.path = os.path.join(folder, "lock")
-        self.fds = [os.open(self.path, os.O_RDWR | os.O_CREAT | FLAGS, PRIVATE)]
+        self.fds = [os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | FLAGS, PRIVATE)]
         if os.path.isdir(package_folder):
             self.fds.append(os.open(package_folder, os.O_RDONLY))
         deadline = time.monotonic() + LOCK_WAIT_S
         while not all(_try_lock(fd) for fd in self.fds):
             if time.monotonic() > deadline:
-                who = holder(folder) or {}
                 self.release()
-                raise Refused(
-                    "precondition",
-                    "Another operator is changing this installation.",
-                    "Wait until that has ended, and run it again.",
-                    ["{}: {}".format(name, who[name]) for name in sorted(who)],
-                )
+                raise busy(holder(folder) or _holder_of(package_folder) or {})
             time.sleep(0.05)
-        who = {"pid": os.getpid(), "user": user(), "since_unix": time.time(), "host": socket.gethostname()}
-        who["client"] = os.environ.get("SSH_CLIENT", "").split(" ")[0]
+        who = dict(operator(), pid=os.getpid(), since_unix=time.time(), host=socket.gethostname())
         os.ftruncate(self.fds[0], 0)
         os.pwrite(self.fds[0], json.dumps(who).encode(), 0)
 
@@ -171,26 +194,66 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
+def busy(who: Json) -> Refused:
+    since = who.get("since_unix")
+    when = "" if since is None else " since {} ({:.0f} s)".format(_proc.utc(since), time.time() - since)
+    return Refused(
+        "precondition",
+        "Another operator, {}, is changing this installation{}.".format(who.get("user") or "not known", when),
+        "Wait until that has ended, and run it again. If it hangs, end process {}.".format(who.get("pid")),
+        ["{}: {}".format(name, who[name]) for name in sorted(who)],
+    )
+
+
 def holder(folder: str) -> Optional[Json]:
     """Who holds the lock now, as they wrote it down; None when it is free."""
+    path = os.path.join(folder, "lock")
     try:
-        fd = os.open(os.path.join(folder, "lock"), os.O_RDONLY | FLAGS)
+        fd = os.open(path, os.O_RDONLY | FLAGS)
     except OSError:
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except OSError:
+        seen = _holder_of(path)
         try:
-            return dict(json.loads(os.pread(fd, 4096, 0).decode()))
+            wrote = dict(json.loads(os.pread(fd, 4096, 0).decode()))
         except ValueError:
-            return {"pid": "unknown"}
+            wrote = {}
+        # One who has just got it has not yet written, and the text is of the one before.
+        return wrote if wrote and (seen is None or seen["pid"] == wrote.get("pid")) else seen or {"pid": "unknown"}
     finally:
         os.close(fd)
 
 
+def _holder_of(path: str) -> Optional[Json]:
+    """Who has an flock on it, by the kernel; None where that cannot be seen."""
+    try:
+        inode = os.stat(path).st_ino
+    except OSError:
+        return None
+    for line in _proc.text(_proc.read("/proc/locks") or b"").splitlines():
+        word = line.split()
+        if "FLOCK" in word and "WRITE" in word and word[5].endswith(":{}".format(inode)) and word[4] != "0":
+            since = [_proc.started_unix(each) for each in _proc.processes(False) if each.pid == int(word[4])]
+            return {"pid": int(word[4]), "user": _owner(word[4]), "since_unix": since[0] if since else None}
+    return None
+
+
+def _owner(pid: str) -> Optional[str]:
+    try:
+        return pwd.getpwuid(os.stat("/proc/" + pid).st_uid).pw_name
+    except (OSError, KeyError):
+        return None
+
+
+def operator() -> Json:
+    return {"user": user(), "client": os.environ.get("SSH_CLIENT", "").split(" ")[0]}
+
+
 def user() -> str:
     try:
-        return getpass.getuser()
+        return os.environ.get("SUDO_USER") or getpass.getuser()
     except Exception:
         return str(os.geteuid())

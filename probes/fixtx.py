@@ -22,24 +22,30 @@ import time
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import environments
 from ._fixfiles import Ops, Refused, bytes_of, drop_bytecode, os_refused, put, sha256_of
-from ._fixjournal import Journal, Lock, holder, open_state_dir, state_dir, user
+from ._fixjournal import Journal, Lock, busy, check_private, holder, open_state_dir, operator, state_dir, user
+from ._fixstatus import status
 
 Json = Dict[str, Any]
 
 COMPILE_LIMIT_S = 60.0
 SPARE_BYTES = 1 << 16
+SPARE_INODES = 16
+DIFF_LINES, DIFF_WIDTH, DIFF_BYTES = 60, 160, 1 << 20
+_ELSEWHERE = "Use an installation that can be changed, or mount it read-write."
 _CHECK = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
 def run(args: Json, talk: object = None, ops: Optional[Ops] = None) -> Json:
-    """args: action (read|status|apply|revert|recover), fix, package (import name), files, site_packages or python.
+    """args: action (status|check|apply|revert|recover), fix, package (import name), site_packages, python.
 
-    read:    -> {site_packages, python, package, version, files: [integrity.check], looked_at, others, status}
-    apply:   files [{path, pre_sha256, content_b64 (zlib, base64)}], version -> {changed, recovered, status, ...}
-    revert, recover: -> {changed, recovered, status}
-    status:  -> {state: applied|not_applied|outstanding|modified, files, journal, outstanding, changed_at_unix,
-                 lock, processes}; see `status`. Touches nothing.
+    apply:   files [{path, pre_sha256, content_b64 (zlib, base64)}], version
+    revert:  force: put the originals back although someone else changed the files since; what they wrote is kept
+    recover: only end an interrupted transaction
+             each -> {changed, recovered: null|finished|undone, kept: [paths of foreign content], status}
+    check:   as apply, and touches nothing -> {would: apply|nothing, status}
+    status:  see `_fixstatus.status`; touches nothing
     Expected failures are returned as {"error": {kind, what, next, details}}.
     """
     try:
@@ -48,48 +54,6 @@ def run(args: Json, talk: object = None, ops: Optional[Ops] = None) -> Json:
         return {"error": refused.error}
     except OSError as error:
         return {"error": os_refused(error).error}
-
-
-# --- reading -----------------------------------------------------------------------------------------------
-
-
-def _read(args: Json, ops: Ops) -> Json:
-    from . import environments, integrity
-
-    package = args["package"]
-    bases = _places(args, environments)
-    chosen = next((place for place in bases if place[0] is not None), None)
-    looked = ["{} ({})".format(prefix, "has it" if base else "does not") for base, _, _, prefix in bases]
-    if chosen is None:
-        raise Refused(
-            "package_not_installed",
-            "The package {} is not installed in any environment that was found.".format(package),
-            "Set `python` for this host in the inventory to the interpreter that runs the server.",
-            looked or ["no Python environment was found"],
-        )
-    base, folders, python, _ = chosen
-    document = integrity.inspect(str(base), folders, package, args["files"], False)
-    others = sorted({str(place[0]) for place in bases if place[0] not in (None, base)})
-    document.update(site_packages=base, python=python, looked_at=looked, others=others, euid=os.geteuid())
-    document["status"] = status(dict(args, site_packages=base))
-    return document
-
-
-def _places(args: Json, environments: Any) -> List[Tuple[Optional[str], List[str], Optional[str], str]]:
-    """(folder that holds the package or None, search path, interpreter, prefix), most telling first."""
-    package = args["package"]
-    if args.get("site_packages"):
-        base = os.path.expanduser(args["site_packages"])
-        there = os.path.isdir(os.path.join(base, package))
-        return [(base if there else None, [base], args.get("python"), base)]
-    if args.get("python"):
-        named = environments.named(args["python"])
-        found = [] if named is None else [named]
-    else:
-        from . import servers
-
-        found = environments.find(None, servers.find([], [package])[1], [package])
-    return [(environments.locate(each, package), each["search_path"], each["python"], each["prefix"]) for each in found]
 
 
 # --- checks ------------------------------------------------------------------------------------------------
@@ -155,11 +119,13 @@ def _check_apply(args: Json, journal: Journal) -> List[Json]:
                 ["expected sha256 {}".format(each["pre_sha256"]), "found    sha256 {}".format(seen)],
             )
         folder = os.path.dirname(path)
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            raise Refused("precondition", "{} is on a file system mounted read-only.".format(path), _ELSEWHERE)
         if not os.access(folder, os.W_OK) or (os.geteuid() not in (0, found.st_uid)):
             raise Refused(
                 "precondition",
                 "{} may not replace {} (owner {}).".format(user(), path, found.st_uid),
-                "Use a user of the host who owns the environment.",
+                "Use a user of the host who owns it; or set `sudo = true` for this host in the inventory.",
             )
         for place in (folder, journal.folder):
             _enough_space(place, 2 * (len(content) + found.st_size) + SPARE_BYTES)
@@ -167,21 +133,31 @@ def _check_apply(args: Json, journal: Journal) -> List[Json]:
     return plans
 
 
+def _existing(folder: str) -> str:
+    """It, or what is there of the way to it: a state folder may still be to be made."""
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
 def _enough_space(folder: str, need: int) -> None:
-    disk = os.statvfs(folder)
+    disk = os.statvfs(_existing(folder))
     free = disk.f_bavail * disk.f_frsize
-    if free < need:
+    what = "bytes" if free < need else ""
+    if disk.f_files and disk.f_favail < SPARE_INODES:  # some file systems do not count them
+        what, free, need = "inodes", disk.f_favail, SPARE_INODES
+    if what:
         raise Refused(
             "precondition",
-            "{} has {} bytes free; {} are needed.".format(folder, free, need),
+            "{} has {} {} free; {} are needed.".format(folder, free, what, need),
             "Free some space there and run it again.",
         )
 
 
 def _version(site: str, package: str) -> Optional[str]:
-    from . import integrity
-
-    return integrity.owner([site], package)[0]
+    """None where the distribution has another name than the package."""
+    wanted = environments.canonical(package)
+    return next((version for name, version, _ in environments.distributions(site) if name == wanted), None)
 
 
 def _compile(content: bytes, path: str, python: Optional[str]) -> str:
@@ -210,11 +186,12 @@ def _compile(content: bytes, path: str, python: Optional[str]) -> str:
 def _locked(args: Json, ops: Ops, act: Callable[[Json, Ops, Journal], bool]) -> Json:
     """Run `act` under the lock, after finishing or undoing what is outstanding."""
     args["site_packages"] = os.path.abspath(os.path.expanduser(args["site_packages"]))
+    args["kept"] = []
     folder = open_state_dir(ops)
     lock = Lock(folder, os.path.join(args["site_packages"], args["package"]))
     try:
         journal = Journal(folder, args["fix"], args["site_packages"])
-        recovered = _recover(ops, journal)
+        recovered = _recover(args, ops, journal)
         changed = act(args, ops, journal)
     except (OSError, Refused) as error:
         refused = os_refused(error) if isinstance(error, OSError) else error
@@ -222,12 +199,39 @@ def _locked(args: Json, ops: Ops, act: Callable[[Json, Ops, Journal], bool]) -> 
         raise refused from None
     finally:
         lock.release()
-    return {"changed": changed, "recovered": recovered, "status": status(args)}
+    return {"changed": changed, "recovered": recovered, "kept": args["kept"], "status": status(args)}
+
+
+def _check(args: Json, ops: Ops) -> Json:
+    """All that apply would refuse for, without a lock, a folder or a file."""
+    site = args["site_packages"] = os.path.abspath(os.path.expanduser(args["site_packages"]))
+    folder = state_dir()
+    who = holder(folder)
+    if who is not None:
+        raise busy(who)
+    for place in (os.path.dirname(folder), folder):
+        if os.path.lexists(place):
+            check_private(place)
+    if not os.access(_existing(folder), os.W_OK):
+        raise Refused("precondition", "{} may not make {}.".format(user(), folder), "Set XDG_STATE_HOME in `env`.")
+    journal = Journal(folder, args["fix"], site)
+    outstanding = journal.outstanding()
+    if outstanding is not None:
+        _refuse_foreign(journal, outstanding)
+    plans = [] if _is_applied(journal) else _check_apply(args, journal)
+    for plan in plans:
+        _compile(plan["content"], plan["path"], args.get("python"))
+    would = any(plan["pre"] != hashlib.sha256(plan["content"]).hexdigest() for plan in plans)
+    return {"would": "apply" if would else "nothing", "status": status(args)}
+
+
+def _is_applied(journal: Journal) -> bool:
+    applied = journal.applied()
+    return applied is not None and all(sha256_of(each["path"]) == each["post"] for each in applied["files"])
 
 
 def _apply(args: Json, ops: Ops, journal: Journal) -> bool:
-    applied = journal.applied()
-    if applied is not None and all(sha256_of(each["path"]) == each["post"] for each in applied["files"]):
+    if _is_applied(journal):
         return False
     plans = _check_apply(args, journal)
     if all(plan["pre"] == hashlib.sha256(plan["content"]).hexdigest() for plan in plans):
@@ -235,6 +239,8 @@ def _apply(args: Json, ops: Ops, journal: Journal) -> bool:
     intent = _intent("apply", args, [(plan["path"], plan["pre"], plan["content"], None) for plan in plans])
     for each, plan in zip(intent["files"], plans):
         each["mtime_ns"] = plan["stat"].st_mtime_ns
+        # So that a later run can tell, line by line, what someone else changed.
+        each["content_b64"] = base64.b64encode(zlib.compress(plan["content"], 9)).decode()
     journal.add(ops, intent)
     try:
         for at, plan in enumerate(plans):
@@ -258,28 +264,22 @@ def _revert(args: Json, ops: Ops, journal: Journal) -> bool:
     hashes = [sha256_of(each["path"]) for each in applied["files"]]
     if all(seen == each["pre"] for seen, each in zip(hashes, applied["files"])):
         return False
-    for seen, each in zip(hashes, applied["files"]):
-        if seen != each["post"]:
-            raise Refused(
-                "file_not_as_expected",
-                "{} was changed by someone else after the fix was applied; it is not overwritten.".format(each["path"]),
-                "Reinstall the package, or put the original back by hand; it is the backup named here.",
-                [
-                    "expected sha256 {}".format(each["post"]),
-                    "found    sha256 {}".format(seen or "nothing: the file is gone"),
-                    "backup   {}".format(journal.backup(applied, applied["files"].index(each))),
-                ],
-            )
     _check_paths(applied)
+    foreign = [at for at, each in enumerate(applied["files"]) if hashes[at] not in (each["pre"], each["post"])]
+    if foreign and not args.get("force"):
+        raise _someone_else(journal, applied, foreign[0], "was changed by someone else after the fix was applied")
     originals = [_original(journal, applied, at) for at in range(len(applied["files"]))]
+    for at in foreign:
+        _keep(args, ops, journal, applied["files"][at]["path"])
     changes = [
-        (each["path"], each["post"], original, each["mtime_ns"]) for each, original in zip(applied["files"], originals)
+        (each["path"], seen, original, each["mtime_ns"])
+        for each, seen, original in zip(applied["files"], hashes, originals)
     ]
-    intent = dict(_intent("revert", args, changes), of=applied["id"])
+    intent = _intent("revert", args, changes)
     journal.add(ops, intent)
     try:
-        for each, (path, _, original, mtime_ns) in zip(intent["files"], changes):
-            put(ops, each["temp"], original, path, mtime_ns)
+        for at, (each, original) in enumerate(zip(intent["files"], originals)):
+            put(ops, each["temp"], original, _model(journal, applied, at), each["mtime_ns"])
         _commit(ops, journal, intent)
     except (OSError, Refused):
         if "committing" not in journal.marks():  # else only forward: the next run finishes it
@@ -289,7 +289,59 @@ def _revert(args: Json, ops: Ops, journal: Journal) -> bool:
     return True
 
 
-def _intent(act: str, args: Json, changes: List[Tuple[str, str, bytes, Optional[int]]]) -> Json:
+def _model(journal: Journal, applied: Json, at: int) -> str:
+    """Whose owner and mode a reverted file gets: the present one's; the backup has those of the original."""
+    path = str(applied["files"][at]["path"])
+    return path if os.path.isfile(path) else journal.backup(applied, at)
+
+
+def _keep(args: Json, ops: Ops, journal: Journal, path: str) -> None:
+    """Put what someone else wrote beside the journal before it is replaced."""
+    if not os.path.lexists(path):
+        return
+    _regular(path)
+    name = "{}.{}.{}.kept".format(os.path.basename(journal.path), os.path.basename(path), os.urandom(4).hex())
+    kept = os.path.join(journal.folder, name)
+    put(ops, kept, bytes_of(path) or b"", path, None)
+    args["kept"].append(kept)
+
+
+def _someone_else(journal: Journal, intent: Json, at: int, how: str) -> Refused:
+    each = intent["files"][at]
+    return Refused(
+        "file_not_as_expected",
+        "{} {}; it is not overwritten.".format(each["path"], how),
+        "Take their changes out of the file again; or `revert --force` puts the original back and keeps what is there "
+        "now beside the journal; or reinstall the package.",
+        [
+            "expected sha256 {}".format(each["post"]),
+            "found    sha256 {}".format(sha256_of(each["path"]) or "nothing: the file is gone"),
+            "backup   {}".format(journal.backup(intent, at)),
+            "journal  {}".format(journal.path),
+            *_foreign_diff(each),
+        ],
+    )
+
+
+def _foreign_diff(each: Json) -> List[str]:
+    """What they changed in what we wrote; bounded."""
+    import difflib
+
+    try:
+        theirs = bytes_of(each["path"])
+    except OSError:
+        theirs = None
+    if theirs is None or len(theirs) > DIFF_BYTES or "content_b64" not in each:
+        return []
+    ours = zlib.decompress(base64.b64decode(each["content_b64"]))
+    old, new = (text.decode("utf-8", "backslashreplace").splitlines() for text in (ours, theirs))
+    lines = list(difflib.unified_diff(old, new, "as the fix wrote it", "as it is now", "", "", 3, ""))
+    more = ["... {} more lines".format(len(lines) - DIFF_LINES)] if len(lines) > DIFF_LINES else []
+    lines = lines or ["only line ends or a byte order mark differ"]
+    return [line[:DIFF_WIDTH] for line in lines[:DIFF_LINES]] + more
+
+
+def _intent(act: str, args: Json, changes: List[Tuple[str, Optional[str], bytes, Optional[int]]]) -> Json:
     """What will be done, with every name that will be used: a later run must find all of them."""
     number = os.urandom(8).hex()
     files = [
@@ -302,12 +354,15 @@ def _intent(act: str, args: Json, changes: List[Tuple[str, str, bytes, Optional[
         }
         for path, pre, content, mtime_ns in changes
     ]
-    who = {"user": user(), "pid": os.getpid(), "client": os.environ.get("SSH_CLIENT", "").split(" ")[0]}
+    who = dict(operator(), pid=os.getpid())
     about = {name: args.get(name) for name in ("fix", "package", "version", "site_packages")}
     return dict(about, do="intent", act=act, id=number, files=files, who=who)
 
 
 def _commit(ops: Ops, journal: Journal, intent: Json) -> None:
+    for each in intent["files"]:  # compiling took its time
+        if sha256_of(each["path"]) != each["pre"]:
+            raise Refused("file_not_as_expected", "{} changed just now.".format(each["path"]), "Run it again.")
     journal.add(ops, {"do": "committing"})
     _rename_all(ops, intent)
     journal.add(ops, {"do": "committed"})
@@ -349,28 +404,41 @@ def _drop_backups(ops: Ops, journal: Journal, keep: Optional[Json]) -> None:
 # --- after a crash -----------------------------------------------------------------------------------------
 
 
-def _recover(ops: Ops, journal: Journal) -> Optional[str]:
+def _recover(args: Json, ops: Ops, journal: Journal) -> Optional[str]:
     """Finish or undo an outstanding transaction; "finished", "undone", or None when there was none."""
     intent = journal.outstanding()
     if intent is None:
         _drop_backups(ops, journal, keep=journal.applied())
         return None
-    foreign = [each for each in intent["files"] if sha256_of(each["path"]) not in (each["pre"], each["post"])]
-    if foreign:
-        raise Refused(
-            "file_not_as_expected",
-            "{} was changed by someone else while a fix was half done; it is not touched.".format(foreign[0]["path"]),
-            "Reinstall the package, then remove the journal named here.",
-            ["found sha256 {}".format(sha256_of(foreign[0]["path"])), "journal {}".format(journal.path)],
-        )
+    foreign = _foreign(journal, intent)
+    if foreign and not args.get("force"):
+        _refuse_foreign(journal, intent)
     _check_paths(intent)
-    if "committing" in journal.marks() and _ready(ops, journal, intent):
+    for path in foreign:
+        _keep(args, ops, journal, path)
+    forward = not foreign or intent["act"] == "revert"
+    if "committing" in journal.marks() and forward and _ready(ops, journal, intent):
         _rename_all(ops, intent)
         journal.add(ops, {"do": "committed"})
         _drop_backups(ops, journal, keep=intent if intent["act"] == "apply" else None)
         return "finished"
-    _undo(ops, journal, intent)
+    _undo(ops, journal, intent, bool(foreign))
     return "undone"
+
+
+def _foreign(journal: Journal, intent: Json) -> List[str]:
+    """Files that are neither old nor new. Before `committing` ours is not yet in the way of theirs."""
+    if "committing" not in journal.marks():
+        return []
+    return [each["path"] for each in intent["files"] if sha256_of(each["path"]) not in (each["pre"], each["post"])]
+
+
+def _refuse_foreign(journal: Journal, intent: Json) -> None:
+    foreign = _foreign(journal, intent)
+    if foreign:
+        base = intent if intent["act"] == "apply" else journal.applied() or intent
+        at = [each["path"] for each in base["files"]].index(foreign[0])
+        raise _someone_else(journal, base, at, "was changed by someone else while the fix was half done")
 
 
 def _ready(ops: Ops, journal: Journal, intent: Json) -> bool:
@@ -381,17 +449,21 @@ def _ready(ops: Ops, journal: Journal, intent: Json) -> bool:
         if intent["act"] == "apply":
             return False
         ops.remove(each["temp"])
-        put(ops, each["temp"], _original(journal, journal.applied() or {}, at), each["path"], each["mtime_ns"])
+        applied = journal.applied() or {}
+        put(ops, each["temp"], _original(journal, applied, at), _model(journal, applied, at), each["mtime_ns"])
     return True
 
 
-def _undo(ops: Ops, journal: Journal, intent: Json) -> None:
+def _undo(ops: Ops, journal: Journal, intent: Json, force: bool = False) -> None:
     """Every file is the old one again; what was made for the transaction is removed. Never for a revert that began
-    to rename: what it replaced is kept nowhere."""
+    to rename: what it replaced is kept nowhere. force: what someone else wrote is replaced, too (it was kept)."""
+    began = intent["act"] == "apply" and "committing" in journal.marks()
     for at, each in enumerate(intent["files"]):
         ops.remove(each["temp"])
-        if intent["act"] == "apply" and sha256_of(each["path"]) == each["post"]:
-            put(ops, each["temp"], _original(journal, intent, at), each["path"], each["mtime_ns"])
+        seen = sha256_of(each["path"])
+        if began and (seen == each["post"] or (force and seen != each["pre"])):
+            model = _model(journal, intent, at)
+            put(ops, each["temp"], _original(journal, intent, at), model, each["mtime_ns"])
             ops.rename(each["temp"], each["path"])
             drop_bytecode(ops, each["path"])
         ops.sync_folder(os.path.dirname(each["path"]))
@@ -399,84 +471,9 @@ def _undo(ops: Ops, journal: Journal, intent: Json) -> None:
     _drop_backups(ops, journal, keep=journal.applied())
 
 
-# --- status ------------------------------------------------------------------------------------------------
-
-
-def status(args: Json) -> Json:
-    """What is so now; touches nothing.
-
-    state: applied, not_applied, outstanding (a transaction did not end), modified (neither old nor new);
-    files: [{path, is: original|fixed|other|missing, sha256}] of the latest transaction; journal: path or null;
-    outstanding: null or {act, marks, who: {user, pid, client}, time, files, ...};
-    changed_at_unix: of the latest change of ours, or null;
-    lock: who holds it now, or null; processes: [{pid, argv, started_at_unix, code: stale|current|unknown}].
-    """
-    site = os.path.abspath(os.path.expanduser(args["site_packages"]))
-    folder = state_dir()
-    journal = Journal(folder, args["fix"], site)
-    intent, _ = journal.last
-    applied, outstanding = journal.applied(), journal.outstanding()
-    files = [_file_status(each, (intent or {}).get("act")) for each in (intent or {}).get("files", [])]
-    seen = {each["is"] for each in files}
-    if outstanding is not None:
-        state = "outstanding"
-    elif applied is None or seen == {"original"}:
-        state = "not_applied"
-    else:
-        state = "applied" if seen == {"fixed"} else "modified"
-    changed = journal.changed_between()
-    processes, unknown = _processes(site, args, changed)
-    return {
-        "state": state,
-        "files": files,
-        "journal": journal.path if journal.records else None,
-        "outstanding": outstanding and dict(outstanding, marks=journal.marks()),
-        "changed_at_unix": changed[1] if changed else None,
-        "lock": holder(folder),
-        "processes": processes,
-        "unknown": unknown,
-    }
-
-
-def _file_status(each: Json, act: Optional[str]) -> Json:
-    seen = sha256_of(each["path"])
-    names = {each["pre"]: "original", each["post"]: "fixed"}
-    if act == "revert":
-        names = {each["post"]: "original", each["pre"]: "fixed"}
-    return {"path": each["path"], "is": names.get(seen or "", "other") if seen else "missing", "sha256": seen}
-
-
-def _processes(site: str, args: Json, changed: Optional[Tuple[float, float]]) -> Tuple[List[Json], List[Json]]:
-    """Running servers of this installation, and whether they started before the files changed."""
-    unknown: List[Json] = []
-    try:
-        from . import servers
-
-        running = servers.find(unknown, [args["package"]])[0]
-    except Exception as error:
-        return [], [{"what": "running servers", "why": "{}: {}".format(type(error).__name__, error)}]
-    found = []
-    for server in running:
-        place = server.get("site_packages")
-        if place is not None and os.path.realpath(place) != os.path.realpath(site):
-            continue
-        age = _age(server.get("started_at_unix"), changed) if place is not None else "unknown"
-        found.append(dict({name: server.get(name) for name in ("pid", "argv", "started_at_unix", "port")}, code=age))
-    return found, unknown
-
-
-def _age(started: Optional[float], changed: Optional[Tuple[float, float]]) -> str:
-    """Start times are known to about a second."""
-    if started is None:
-        return "unknown"
-    if changed is None or started > changed[1] + 1:
-        return "current"
-    return "stale" if started < changed[0] - 1 else "unknown"
-
-
 _ACTIONS: Dict[str, Callable[[Json, Ops], Json]] = {
-    "read": _read,
     "status": lambda args, ops: status(args),
+    "check": _check,
     "apply": lambda args, ops: _locked(args, ops, _apply),
     "revert": lambda args, ops: _locked(args, ops, _revert),
     "recover": lambda args, ops: _locked(args, ops, lambda *_: False),

@@ -92,10 +92,21 @@ def status(name: str, fix_id: str, site_packages: str | None, as_json: bool) -> 
 @click.argument("name")
 @click.argument("fix_id", metavar="ID")
 @click.option("--diff", "diff_only", is_flag=True, help="Show the patch; touch nothing.")
+@click.option(
+    "--check", "check_only", is_flag=True, help="Check all that is needed; touch nothing. 5: it would refuse."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_SITE
 @JSON
-def apply(name: str, fix_id: str, diff_only: bool, yes: bool, site_packages: str | None, as_json: bool) -> int:
+def apply(
+    name: str,
+    fix_id: str,
+    diff_only: bool,
+    check_only: bool,
+    yes: bool,
+    site_packages: str | None,
+    as_json: bool,
+) -> int:
     """Mend the source on host NAME. Asks first, when there is a terminal to ask on."""
     from diag.fixes import transaction
     from diag.fixes.catalogue import get
@@ -103,6 +114,8 @@ def apply(name: str, fix_id: str, diff_only: bool, yes: bool, site_packages: str
     found = get(fix_id)
     with connected(name) as transport:
         change = transaction.plan(found, transaction.inspect(transport, found, site_packages))
+        if check_only:
+            return _show_check(name, found, change, transaction.check(transport, found, change), diff_only, as_json)
         if diff_only:
             return _show_diff(name, found, change, as_json)
         if change.new_text is not None and not yes and not as_json and sys.stdin.isatty():
@@ -114,16 +127,18 @@ def apply(name: str, fix_id: str, diff_only: bool, yes: bool, site_packages: str
 @fix.command("revert")
 @click.argument("name")
 @click.argument("fix_id", metavar="ID")
+@click.option("--force", is_flag=True, help="Also when someone else changed the file since; what they wrote is kept.")
 @_SITE
 @JSON
-def revert(name: str, fix_id: str, site_packages: str | None, as_json: bool) -> int:
+def revert(name: str, fix_id: str, force: bool, site_packages: str | None, as_json: bool) -> int:
     """Give the original source on host NAME back, to the byte."""
     from diag.fixes import transaction
     from diag.fixes.catalogue import get
 
     found = get(fix_id)
     with connected(name) as transport:
-        outcome = transaction.revert(transport, found, transaction.inspect(transport, found, site_packages))
+        installed = transaction.inspect(transport, found, site_packages)
+        outcome = transaction.revert(transport, found, installed, force=force)
     return _show_outcome("revert", name, found, outcome, as_json)
 
 
@@ -171,7 +186,7 @@ def _document(
         "changed_at_utc": _utc(standing.changed_at_unix),
         "lock": standing.holder,
         "processes": [_process_document(each) for each in standing.processes],
-        "restart_needed": [each.pid for each in standing.stale],
+        "restart_needed": list(standing.restart_needed),
         "unknown": list(standing.unknown),
     }
 
@@ -183,6 +198,8 @@ def _process_document(process: Process) -> dict[str, Any]:
         "port": process.port,
         "started_at_utc": _utc(process.started_at_unix),
         "code": process.code,
+        "why": process.why,
+        "worker_of": process.worker_of,
     }
 
 
@@ -217,11 +234,29 @@ def _show_diff(name: str, found: Fix, change: Plan, as_json: bool) -> int:
     return 0
 
 
+def _show_check(name: str, found: Fix, change: Plan, would: str, diff_too: bool, as_json: bool) -> int:
+    from diag.report.text import visible
+
+    if as_json:
+        document = _document(
+            "apply --check", name, found, change.installed, change.detection, change.installed.standing
+        )
+        print_json({**document, "would": would, **({"diff": change.diff} if diff_too else {})})
+        return 0
+    said = "Nothing to do" if would == "nothing" else f"It would be applied to {change.installed.path}"
+    click.echo(visible(f"{said}: {change.detection.why}"), err=diff_too)
+    return _show_diff(name, found, change, as_json) if diff_too and change.diff else 0
+
+
 def _show_outcome(act: str, name: str, found: Fix, outcome: Outcome, as_json: bool) -> int:
     if as_json:
         document = _document(act, name, found, outcome.installed, outcome.detection, outcome.standing)
-        print_json({**document, "changed": outcome.changed, "recovered": outcome.recovered})
+        proof = outcome.oracle and {"verdict": outcome.oracle.verdict, "why": outcome.oracle.why}
+        more = {"changed": outcome.changed, "recovered": outcome.recovered, "kept": list(outcome.kept), "oracle": proof}
+        print_json({**document, **more})
         return 0
+    from diag.report.text import visible
+
     out = console()
     if outcome.recovered is not None:
         out.print(f"An interrupted change was {outcome.recovered} first.", style="yellow")
@@ -230,6 +265,10 @@ def _show_outcome(act: str, name: str, found: Fix, outcome: Outcome, as_json: bo
         out.print(f"{found.id} {done}.", style="bold green")
     elif outcome.recovered is None:
         out.print(f"Nothing to do for {found.id}.", style="bold")
+    for path in outcome.kept:
+        out.print(visible(f"What someone else had written there is kept: {path}"), style="yellow")
+    if outcome.oracle is not None:
+        out.print(visible(f"The new code was run before: {outcome.oracle.verdict}. {outcome.oracle.why}"))
     _page(out, name, found, outcome.installed, outcome.detection, outcome.standing)
     _advice(out, name, found, outcome.detection, outcome.standing)
     return 0
@@ -257,9 +296,10 @@ def _page(out: Console, name: str, found: Fix, installed: Installed, detection: 
         if site.source == "server" and site.role != "definition" and detection.state in ("present", "unknown"):
             out.print(visible(f"  {site.line:>5} | {site.text}  [{site.role}]"))
     for process in standing.processes:
-        text = (
-            f"  server {process.pid}, port {process.port}, since {_utc(process.started_at_unix)}: {process.code} code"
-        )
+        what = f"worker {process.pid} of {process.worker_of}"
+        if process.worker_of is None:
+            what = f"server {process.pid}, port {process.port}"
+        text = f"  {what}, since {_utc(process.started_at_unix)}: {process.code} code: {process.why}"
         out.print(visible(text), style="yellow" if process.code != "current" else "")
         out.print(f"    {one_line(' '.join(process.argv))}", style="dim")
     for gap in standing.unknown:
@@ -271,7 +311,7 @@ def _advice(out: Console, name: str, found: Fix, detection: Detection, standing:
         out.print(f"A change ({standing.outstanding}) was interrupted. The file is wholly old or wholly new.")
         out.print(f"next: diag fix apply {name} {found.id}, or diag fix revert {name} {found.id}: both end it first")
     elif standing.stale:
-        pids = ", ".join(str(process.pid) for process in standing.stale)
+        pids = ", ".join(map(str, standing.restart_needed))
         out.print(f"Started before the file changed, so still running the old code: {pids}.", style="bold yellow")
         out.print("next: restart these servers")
     elif detection.state == "present":

@@ -2,7 +2,8 @@
 
     installed = inspect(transport, fix)          one exec: the file, its integrity, the state of the transaction
     change = plan(fix, installed)                pure: what is wrong, the new text, the diff
-    outcome = apply(transport, fix, change)      one exec: the transaction
+    would = check(transport, fix, change)        one exec: all that apply would refuse for; touches nothing
+    outcome = apply(transport, fix, change)      one exec: the transaction (and one before, where there is an oracle)
 
 The laptop keeps nothing: revert and status need the journal on the host alone.
 """
@@ -14,12 +15,13 @@ import difflib
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from diag.errors import FileNotAsExpected, HostProgramFailed
+from diag.errors import FileNotAsExpected, HostProgramFailed, PreconditionFailed
 from diag.hosts import courier
+from diag.source import oracle
 from diag.source.detect import Detection
 
 if TYPE_CHECKING:
@@ -34,14 +36,17 @@ State = Literal["applied", "not_applied", "outstanding", "modified"]
 
 @dataclass(frozen=True)
 class Process:
-    """A running server of the installation. code: stale (it started before the file changed, and still runs the old
-    code), current, or unknown. started_at_unix: by the host's clock, in seconds."""
+    """A running server of the installation, or a worker of one. code: stale (it started before the file changed, and
+    still runs the old code), current, or unknown; why: what that was told from. started_at_unix: by the host's clock,
+    in seconds. worker_of: the server's pid, None for a server."""
 
     pid: int
     argv: tuple[str, ...]
     port: int | None
     started_at_unix: float | None
     code: Literal["stale", "current", "unknown"]
+    why: str = ""
+    worker_of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,11 @@ class Standing:
     def stale(self) -> tuple[Process, ...]:
         return tuple(process for process in self.processes if process.code == "stale")
 
+    @property
+    def restart_needed(self) -> tuple[int, ...]:
+        """Pids of the servers that are stale, or have a worker that is."""
+        return tuple(dict.fromkeys(each.worker_of or each.pid for each in self.stale))
+
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Standing:
         outstanding = document["outstanding"]
@@ -80,6 +90,8 @@ class Standing:
                     port=each["port"],
                     started_at_unix=each["started_at_unix"],
                     code=each["code"],
+                    why=each["why"],
+                    worker_of=each["worker_of"],
                 )
                 for each in document["processes"]
             ),
@@ -127,13 +139,37 @@ class Plan:
 @dataclass(frozen=True)
 class Outcome:
     """What was done. changed: whether files changed now; recovered: "finished" or "undone", when an interrupted
-    transaction was found; detection: of the file as it is now."""
+    transaction was found; detection: of the file as it is now; kept: where on the host the content is that someone
+    else had written and a forced revert replaced; oracle: what running the new code said, None where there is none."""
 
     changed: bool
     recovered: str | None
     installed: Installed
     detection: Detection
     standing: Standing
+    kept: tuple[str, ...] = ()
+    oracle: Proof | None = None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """verdict: right or cannot_tell; a change that is wrong is not made."""
+
+    verdict: str
+    why: str
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One file of a change, by its path in site-packages. before_sha256: of what was read, in hex."""
+
+    path: str
+    before_sha256: str
+    content: bytes
+
+    def to_wire(self) -> dict[str, str]:
+        packed = base64.b64encode(zlib.compress(self.content)).decode("ascii")
+        return {"path": self.path, "pre_sha256": self.before_sha256, "content_b64": packed}
 
 
 def inspect(transport: Transport, fix: Fix, site_packages: str | None = None) -> Installed:
@@ -170,7 +206,8 @@ def inspect(transport: Transport, fix: Fix, site_packages: str | None = None) ->
 
 
 def plan(fix: Fix, installed: Installed) -> Plan:
-    """What the fix would do to this file. Raises FileNotAsExpected when it cannot be told or cannot be mended."""
+    """What the fix would do to this file. Raises FileNotAsExpected when it cannot be told, and PreconditionFailed, with
+    what to do instead, when no change of the source mends this fault."""
     detection = fix.detect(installed.text)
     if detection.state in ("fixed", "not_applicable"):
         return Plan(installed, detection, None, "")
@@ -184,6 +221,16 @@ def plan(fix: Fix, installed: Installed) -> Plan:
     return Plan(installed, detection, new_text, unified(installed.text, new_text, fix.file))
 
 
+def check(transport: Transport, fix: Fix, change: Plan) -> Literal["apply", "nothing"]:
+    """What `apply` would do; touches nothing. Raises what `apply` would raise."""
+    if change.new_text is None:
+        return "nothing"
+    answer: Literal["apply", "nothing"] = _send(transport, fix, "check", change.installed, [_file(fix, change)])[
+        "would"
+    ]
+    return answer
+
+
 def apply(transport: Transport, fix: Fix, change: Plan) -> Outcome:
     """Carry the plan out; does nothing when there is nothing to do. An interrupted transaction is ended first."""
     installed = change.installed
@@ -195,42 +242,70 @@ def apply(transport: Transport, fix: Fix, change: Plan) -> Outcome:
         change, installed, recovered = plan(fix, settled.installed), settled.installed, settled.recovered
         if change.new_text is None:
             return settled
-    new = change.new_text.encode("utf-8")
-    file = {
-        "path": fix.file,
-        "pre_sha256": installed.sha256,
-        "content_b64": base64.b64encode(zlib.compress(new)).decode("ascii"),
-    }
-    document = _call(
-        transport,
-        fix,
-        "apply",
-        installed.site_packages,
-        files=[file],
-        version=installed.version,
-        python=installed.python,
-    )
+    file = _file(fix, change)
+    proof = prove(transport, fix, installed, change.new_text)
+    document = apply_files(transport, fix, installed, [file])
     return Outcome(
         changed=document["changed"],
         recovered=document["recovered"] or recovered,
         installed=replace(
             installed,
-            content=new,
-            sha256=hashlib.sha256(new).hexdigest(),
+            content=file.content,
+            sha256=hashlib.sha256(file.content).hexdigest(),
             integrity="unlisted" if installed.integrity == "unlisted" else "edited",
         ),
         detection=fix.detect(change.new_text),
         standing=Standing.read(document["status"]),
+        oracle=proof,
     )
 
 
-def revert(transport: Transport, fix: Fix, installed: Installed) -> Outcome:
-    """Give the original back, to the byte. Raises FileNotAsExpected when someone else changed the file since."""
-    return _settled(transport, fix, installed, "revert")
+def apply_files(transport: Transport, fix: Fix, installed: Installed, files: Sequence[FileChange]) -> dict[str, Any]:
+    """One transaction over all files: afterwards either each is the new one, or each the old. See probes/fixtx.py."""
+    return _send(transport, fix, "apply", installed, files)
 
 
-def _settled(transport: Transport, fix: Fix, installed: Installed, action: str) -> Outcome:
-    document = _call(transport, fix, action, installed.site_packages)
+def _send(
+    transport: Transport, fix: Fix, action: str, installed: Installed, files: Sequence[FileChange]
+) -> dict[str, Any]:
+    wire = [file.to_wire() for file in files]
+    about = {"version": installed.version, "python": installed.python}
+    return _call(transport, fix, action, installed.site_packages, files=wire, **about)
+
+
+def _file(fix: Fix, change: Plan) -> FileChange:
+    return FileChange(fix.file, change.installed.sha256, (change.new_text or "").encode("utf-8"))
+
+
+def prove(transport: Transport, fix: Fix, installed: Installed, new_text: str) -> Proof | None:
+    """What the oracle says of the new code, run by the engine's interpreter before anything is changed; None where
+    there is no oracle for this fix. Raises PreconditionFailed when the new code is wrong."""
+    ask = getattr(oracle, "ask_text", None)
+    if ask is None or not fix.oracle or installed.python is None:
+        return None
+    answer = ask(transport, fix.id, installed.site_packages, installed.python, new_text)
+    if answer is None:
+        return None
+    if answer.verdict == "wrong":
+        raise PreconditionFailed(
+            f"The new {fix.file} computes wrong values when it is run; nothing was changed.",
+            details=[answer.why],
+            next="Please report this with the file: the detector and the oracle disagree.",
+        )
+    return Proof(answer.verdict, answer.why)
+
+
+def revert(transport: Transport, fix: Fix, installed: Installed, *, force: bool = False) -> Outcome:
+    """Give the original back, to the byte.
+
+    Raises FileNotAsExpected, with the difference, when someone else changed the file since; with `force` what they
+    wrote is kept beside the journal (`Outcome.kept`) and the original put back.
+    """
+    return _settled(transport, fix, installed, "revert", force=force)
+
+
+def _settled(transport: Transport, fix: Fix, installed: Installed, action: str, **more: object) -> Outcome:
+    document = _call(transport, fix, action, installed.site_packages, **more)
     touched = document["changed"] or document["recovered"] is not None
     after = inspect(transport, fix, installed.site_packages) if touched else installed
     return Outcome(
@@ -239,12 +314,14 @@ def _settled(transport: Transport, fix: Fix, installed: Installed, action: str) 
         installed=after,
         detection=fix.detect(after.text),
         standing=Standing.read(document["status"]),
+        kept=tuple(document["kept"]),
     )
 
 
 def _call(transport: Transport, fix: Fix, action: str, site_packages: str | None, **more: object) -> dict[str, Any]:
     args = {"action": action, "fix": fix.id, "package": fix.package, "site_packages": site_packages, **more}
-    return courier.call(transport, "fixtx", args, timeout_s=TIMEOUT_S)
+    module = "fixread" if action == "read" else "fixtx"
+    return courier.call(transport, module, args, timeout_s=TIMEOUT_S, sudo=transport.host.sudo)
 
 
 def unified(old: str, new: str, path: str) -> str:

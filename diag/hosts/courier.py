@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diag import errors
-from diag.errors import DiagError, HostProgramFailed, LinkLost, NoPythonOnHost
+from diag.errors import DiagError, HostProgramFailed, LinkLost, NoPythonOnHost, PreconditionFailed
 from diag.hosts import payload
 from diag.hosts.records import Record, RecordParser
 from diag.hosts.transport import RemoteProcess, Transport
@@ -54,15 +54,17 @@ def call(
     timeout_s: float = 60,
     on_event: Callable[[dict[str, Any]], None] | None = None,
     python: str | None = None,
+    sudo: bool = False,
 ) -> dict[str, Any]:
     """The document that the probe returns.
 
     module:    "facts" is probes/facts.py; "kernels.x" is kernels/x.py.
     timeout_s: also holds on the host: the probe is ended there, and nothing of it stays.
     python:    this interpreter and no other (the engine's, for `kernels`), with its own environment.
+    sudo:      as root, by `sudo -n`. Raises PreconditionFailed when that is refused.
     """
     deadline = time.monotonic() + timeout_s + GRACE_S
-    with _start(transport, module, args, limit_s=timeout_s, python=python) as conversation:
+    with _start(transport, module, args, limit_s=timeout_s, python=python, sudo=sudo) as conversation:
         while True:
             item = conversation.next(max(0.0, deadline - time.monotonic()))
             if isinstance(item, End):
@@ -95,6 +97,7 @@ def _start(
     *,
     limit_s: float | None,
     python: str | None,
+    sudo: bool = False,
 ) -> Conversation:
     host = transport.host
     full_name = module if module.startswith(("probes.", "kernels.")) else f"probes.{module}"
@@ -102,7 +105,7 @@ def _start(
     program = payload.payload(full_name, request)
     given = python or host.helper_python
     candidates = (given,) if given is not None else _candidates(host.python)
-    command = payload.command(candidates, isolated=python is None)
+    command = payload.command(candidates, isolated=python is None, sudo=sudo)
     process = transport.popen(command)
     conversation = Conversation(process, host.name, module)
     conversation.close_timeout_s = LEAVE_S
@@ -248,6 +251,13 @@ class Conversation:
                 f"No usable Python (3.8 or newer) was found on {self._host_name}.",
                 next="Set helper_python for this host in the inventory to one that exists there.",
                 details=[line for line in lines if line.startswith("diag: ")],
+            )
+        if status == payload.NO_SUDO_STATUS and any(payload.NO_SUDO_MARK in line for line in lines):
+            return PreconditionFailed(
+                f"sudo on {self._host_name} did not let us run a program as root without a password.",
+                next="Let this user run Python there with NOPASSWD in sudoers; or set sudo = false for this host in "
+                "the inventory, and connect as the user who owns the environment.",
+                details=lines,
             )
         how = "ended by a signal, or without a status" if status is None else f"exit status {status}"
         return self.failed(f"ended without an answer ({how})")

@@ -44,6 +44,7 @@ class Host(BaseModel):
     known_hosts: _UserPath | None = Field(default=None, description="read instead of ~/.ssh/known_hosts")
     python: str | None = Field(default=None, min_length=1, description="the engine's interpreter")
     helper_python: str | None = Field(default=None, min_length=1, description="runs our probes; 3.8 or newer")
+    sudo: bool = Field(default=False, description="fixes run there by `sudo -n`, for an environment that root owns")
     env: dict[str, str] = Field(default_factory=dict, description="set for our programs on the host")
     labels: dict[str, str] = Field(default_factory=dict)
     jump: Host | None = Field(default=None, description="reached through this host; in a file: its name")
@@ -85,6 +86,8 @@ class Inventory:
         near = difflib.get_close_matches(name, self.hosts, n=3, cutoff=0.5)
         details = [f"did you mean: {', '.join(near)}"] if near else []
         details += [f"read: {path}" for path in self.files] or ["no inventory file was found"]
+        if name == "lab":
+            return UnknownHost("The lab is not up: there is no host named 'lab'.", next="Start it: diag lab up")
         return UnknownHost(
             f"There is no host named {name!r} in the inventory.",
             next=f"Add [hosts.{name}] to {paths.config_dir() / 'hosts.toml'}, or see: diag host list",

@@ -17,6 +17,8 @@ from diag import bundle
 PACKAGE = "_diag_host"
 NO_PYTHON_STATUS = 86
 NO_PYTHON_MARK = "diag: no python"
+NO_SUDO_STATUS = 87
+NO_SUDO_MARK = "diag: no sudo"
 
 CANDIDATES = (
     "python3",
@@ -45,18 +47,25 @@ _FIND = (
     'case "$p" in "~/"*) p="$HOME/${p#"~/"}";; esac; '
     'command -v "$p" >/dev/null 2>&1 || continue; '
     '"$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1 && '
-    'exec "$p" FLAGS -c "$0"; '
+    "RUN; "
     'echo "diag: not usable: $p ($("$p" -V 2>&1 </dev/null))" >&2; '
     f'done; echo "{NO_PYTHON_MARK}: tried $*" >&2; exit {NO_PYTHON_STATUS}'
 )
+_RUN = 'exec "$p" FLAGS -c "$0"'
+# By its whole path: sudo looks for a bare name in folders of its own. Never a password: -n, and nothing to type it at.
+_RUN_SUDO = (
+    '{ p=$(command -v "$p"); sudo -n -- "$p" -c "" </dev/null >/dev/null && exec sudo -n -- "$p" FLAGS -c "$0"; '
+    f'echo "{NO_SUDO_MARK}: sudo -n $p" >&2; exit {NO_SUDO_STATUS}; }}'
+)
 
 
-def command(candidates: tuple[str, ...], *, isolated: bool = True) -> str:
+def command(candidates: tuple[str, ...], *, isolated: bool = True, sudo: bool = False) -> str:
     """The line for the login shell. isolated: without PYTHON* variables and user site-packages (-I).
 
     Not isolated is for the engine's own interpreter, which may need them to import the engine.
+    sudo: the interpreter runs as root by `sudo -n`; where that is refused, the status is NO_SUDO_STATUS.
     """
-    script = _FIND.replace("FLAGS", "-I -B" if isolated else "-B")
+    script = _FIND.replace("RUN", _RUN_SUDO if sudo else _RUN).replace("FLAGS", "-I -B" if isolated else "-B")
     return shlex.join(["/bin/sh", "-c", script, BOOT, *candidates])
 
 

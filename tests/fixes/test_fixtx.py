@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probes import _fixfiles, _fixjournal, fixtx
+from probes import _fixfiles, _fixjournal, _fixstatus, fixread, fixtx
 
 OLD = b"# \xc3\xa4lt\r\nVALUE = 1\r\n\ttext = 2".replace(b"\t", b"")  # CRLF, no final newline
 NEW = b"VALUE = 17\n"
@@ -88,7 +88,8 @@ class Box:
 
     def run(self, action: str, ops: _fixfiles.Ops | None = None, **more: Any) -> dict[str, Any]:
         args = {"action": action, "fix": "demo", "package": "pkg", "site_packages": str(self.site), **more}
-        return fixtx.run(json.loads(json.dumps(args)), None, ops)
+        args = json.loads(json.dumps(args))
+        return fixread.run(args) if action == "read" else fixtx.run(args, None, ops)
 
     def apply(self, ops: _fixfiles.Ops | None = None, new: bytes = NEW, **more: Any) -> dict[str, Any]:
         files = [
@@ -124,7 +125,7 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Durability is not what is shown here, and thousands of real syncs would take minutes on a busy disk.
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     # Looking for servers reads every process of this machine; that is another test's business.
-    monkeypatch.setattr(fixtx, "_processes", lambda site, args, changed: ([], []))
+    monkeypatch.setattr(_fixstatus, "_processes", lambda site, args, changes, present: ([], []))
     monkeypatch.setattr(fixtx, "_compile", lambda content, path, python: sys.executable)
 
 
@@ -297,23 +298,188 @@ def test_every_operation_fails_once(action: str, tmp_path: Path, monkeypatch: py
 
 def test_what_someone_else_changed_is_not_overwritten(box: Box) -> None:
     box.apply()
-    box.path("pkg/deep/mod.py").write_bytes(b"mine = 1\n")
+    box.path("pkg/deep/mod.py").write_bytes(NEW + b"mine = 1\n")
     assert box.run("status")["state"] == "modified"
     error = box.run("revert")["error"]
     assert error["kind"] == "file_not_as_expected"
-    assert any(sha(b"mine = 1\n") in line for line in error["details"])
+    assert any(sha(NEW + b"mine = 1\n") in line for line in error["details"])
     assert any(str(backup) in line for backup in box.backups() for line in error["details"])
-    assert box.contents() == [b"mine = 1\n"]
+    assert "+mine = 1" in error["details"]
+    assert "--force" in error["next"]
+    assert box.contents() == [NEW + b"mine = 1\n"]
 
 
-def test_what_someone_else_changed_in_the_middle_is_not_touched(box: Box) -> None:
+def test_the_difference_shown_is_bounded(box: Box) -> None:
+    box.apply()
+    box.path("pkg/deep/mod.py").write_bytes(b"".join(b"line %d %s\n" % (n, b"x" * 999) for n in range(500)))
+    details = box.run("revert")["error"]["details"]
+    assert len(details) < 70
+    assert max(map(len, details)) < 400
+    assert details[-2].startswith("... ")
+    box.path("pkg/deep/mod.py").write_bytes(b"x" * (2 << 20))
+    assert len(box.run("revert")["error"]["details"]) == 5
+    box.path("pkg/deep/mod.py").write_bytes(NEW.replace(b"\n", b"\r\n"))
+    assert "only line ends or a byte order mark differ" in box.run("revert")["error"]["details"]
+
+
+@pytest.mark.parametrize("theirs", [b"mine = 1\n", b"\xff\x00", b"", None])
+def test_force_puts_the_original_back_and_keeps_theirs(theirs: bytes | None, pair: Box) -> None:
+    pair.apply()
+    path = pair.path("pkg/deep/mod.py")
+    if theirs is None:
+        path.unlink()
+    else:
+        path.write_bytes(theirs)
+        path.chmod(0o604)
+    done = pair.run("revert", force=True)
+    assert (done["changed"], done["status"]["state"]) == (True, "not_applied")
+    assert pair.is_old()
+    assert [Path(kept).read_bytes() for kept in done["kept"]] == ([] if theirs is None else [theirs])
+    assert all(str(pair.state) in kept and "mod.py" in kept for kept in done["kept"])
+    assert stat.S_IMODE(path.stat().st_mode) == (0o640 if theirs is None else 0o604)
+    assert pair.backups() == []
+    assert pair.run("revert", force=True)["changed"] is False
+
+
+def test_force_with_nothing_foreign_keeps_nothing(box: Box) -> None:
+    box.apply()
+    assert box.run("revert", force=True)["kept"] == []
+    assert box.is_old()
+
+
+def test_force_does_not_follow_a_link(box: Box) -> None:
+    box.apply()
+    victim = box.site.parent / "victim"
+    victim.write_bytes(b"keep")
+    box.path("pkg/deep/mod.py").unlink()
+    box.path("pkg/deep/mod.py").symlink_to(victim)
+    assert box.run("revert", force=True)["error"]["kind"] == "file_not_as_expected"
+    assert victim.read_bytes() == b"keep"
+
+
+def test_a_crash_of_a_forced_revert_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = b"mine = 1\n"
+    for after in range(1, 100):
+        root = tmp_path / str(after)
+        monkeypatch.setenv("XDG_STATE_HOME", str(root / "state"))
+        box = Box(root, {"pkg/deep/mod.py": OLD, "pkg/other.py": b"other = 1\n"})
+        box.apply()
+        box.path("pkg/deep/mod.py").write_bytes(mine)
+        try:
+            box.run("revert", CrashingOps(after), force=True)
+        except Crash:
+            pass
+        else:
+            break
+        kept = [path for path in box.state.rglob("*.kept") if path.read_bytes() == mine]
+        assert box.contents()[0] == mine or kept
+        said = box.run("status")["state"]
+        assert said in ({"modified", "outstanding"} if box.contents()[0] == mine else {"not_applied", "outstanding"})
+        done = box.run("revert", force=True)
+        assert "error" not in done, (after, done)
+        assert (box.is_old(), done["status"]["state"], box.litter()) == (True, "not_applied", [])
+        assert mine in [path.read_bytes() for path in box.state.rglob("*.kept")]
+    else:
+        pytest.fail("it never ran to its end")
+
+
+def crashed_before_committing(box: Box) -> bool:
+    return not any(b'"committing"' in path.read_bytes() for path in box.state.rglob("*.journal"))
+
+
+@pytest.mark.parametrize("after", range(4, 44, 3))
+def test_what_someone_else_changed_in_the_middle_is_not_touched(after: int, pair: Box) -> None:
+    """Before `committing` the transaction is undone beside it; later it is refused, unless forced."""
     with pytest.raises(Crash):
-        box.apply(CrashingOps(20))
-    box.path("pkg/deep/mod.py").write_bytes(b"mine = 1\n")
-    for action in ("revert", "recover"):
-        assert box.run(action)["error"]["kind"] == "file_not_as_expected"
-    assert box.run("status")["state"] == "outstanding"
-    assert box.contents() == [b"mine = 1\n"]
+        pair.apply(CrashingOps(after))
+    mine = b"mine = 1\n"
+    early, begun = crashed_before_committing(pair), pair.run("status")["state"] == "outstanding"
+    pair.path("pkg/deep/mod.py").write_bytes(mine)
+    done = pair.run("recover")
+    if begun and not early:
+        assert done["error"]["kind"] == "file_not_as_expected"
+        assert pair.run("revert")["error"]["kind"] == "file_not_as_expected"
+        assert pair.run("status")["state"] == "outstanding"
+        assert pair.contents()[0] == mine
+        done = pair.run("revert", force=True)
+        assert [Path(kept).read_bytes() for kept in done["kept"]] == [mine]
+        assert pair.is_old()
+        assert done["status"]["state"] == "not_applied"
+    else:
+        assert pair.contents() == [mine, b"other = 1\n"] or not begun
+        assert done["status"]["state"] in ("not_applied", "modified")
+    assert pair.litter() == []
+
+
+def test_a_file_that_changes_while_the_new_one_is_compiled(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = b"mine = 1\n"
+    monkeypatch.setattr(fixtx, "_compile", lambda *_: box.path("pkg/deep/mod.py").write_bytes(mine))
+    assert "changed just now" in box.apply()["error"]["what"]
+    assert box.contents() == [mine]
+    assert (box.run("status")["state"], box.litter(), box.backups()) == ("not_applied", [], [])
+
+
+# --- check -------------------------------------------------------------------------------------------------
+
+
+def check(box: Box, **more: Any) -> dict[str, Any]:
+    files = [
+        {"path": name, "pre_sha256": sha(old), "content_b64": base64.b64encode(zlib.compress(NEW)).decode()}
+        for name, old in box.old.items()
+    ]
+    return box.run("check", files=files, version="1.0", **more)
+
+
+def everything(box: Box) -> dict[str, tuple[int, int, bytes | None]]:
+    return {
+        str(path): (path.lstat().st_mtime_ns, path.lstat().st_mode, path.read_bytes() if path.is_file() else None)
+        for path in sorted(box.site.parent.rglob("*"))
+    }
+
+
+def test_check_says_what_apply_would_do_and_touches_nothing(pair: Box) -> None:
+    before = everything(pair)
+    assert check(pair)["would"] == "apply"
+    assert everything(pair) == before
+    pair.apply()
+    before = everything(pair)
+    assert check(pair)["would"] == "nothing"
+    assert everything(pair) == before
+
+
+def test_check_refuses_what_apply_refuses(pair: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> tuple[str, str]:
+        before = everything(pair)
+        error = check(pair)["error"]
+        assert everything(pair) == before
+        return error["kind"], error["what"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fixtx, "SPARE_BYTES", 1 << 60)
+        assert "bytes free" in refused()[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(fixtx, "SPARE_INODES", 1 << 60)
+        assert "inodes free" in refused()[1]
+    with monkeypatch.context() as patch:
+
+        def compile_it(*_: object) -> str:
+            raise _fixfiles.Refused("precondition", "it does not compile")
+
+        patch.setattr(fixtx, "_compile", compile_it)
+        assert refused()[1] == "it does not compile"
+    (pair.state / "diag").mkdir(parents=True)
+    (pair.state / "diag").chmod(0o777)
+    assert "this user's alone" in refused()[1]
+    (pair.state / "diag").chmod(0o700)
+    pair.apply()
+    pair.run("revert")
+    with (pair.state / "diag/fixes/lock").open("r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "Another operator" in refused()[1]
+    with pytest.raises(Crash):
+        pair.apply(CrashingOps(35))
+    pair.path("pkg/other.py").write_bytes(b"mine = 1\n")
+    assert refused()[0] == "file_not_as_expected"
 
 
 def test_an_upgraded_package_can_be_mended_again(box: Box) -> None:
@@ -471,17 +637,6 @@ def test_new_code_that_does_not_compile(box: Box, monkeypatch: pytest.MonkeyPatc
     assert box.is_old()
     assert box.litter() == []
     assert not list(box.site.rglob("*.diag"))
-
-
-@pytest.mark.parametrize(
-    ("started", "code"), [(90.0, "stale"), (99.5, "unknown"), (100.2, "unknown"), (102.0, "current"), (None, "unknown")]
-)
-def test_which_servers_hold_the_old_code(started: float | None, code: str) -> None:
-    assert fixtx._age(started, (100.0, 100.5)) == code
-
-
-def test_servers_are_current_when_we_never_changed_anything() -> None:
-    assert fixtx._age(5.0, None) == "current"
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -139,13 +138,16 @@ def test_the_environment_is_found_by_its_server(site: Site, prefix: Path, host: 
     command = [prefix / "bin" / "python", "-m", "sglang.launch_server", "--port", "31999"]
     server = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(site)}, cwd=tmp_path)
     try:
-        time.sleep(2.5)  # start times are known to a second
         with connect(host.model_copy(update={"python": None})) as transport:
-            outcome = applied(transport, fix)
-        assert outcome.installed.site_packages == str(site)
+            found = transaction.inspect(transport, fix)
+            # Whoever runs the tests may have servers of their own.
+            assert str(site) in (found.site_packages, *found.others)
+            change = transaction.plan(fix, transaction.inspect(transport, fix, str(site)))
+            outcome = transaction.apply(transport, fix, change)
         (process,) = [each for each in outcome.standing.processes if each.pid == server.pid]
         assert process.code == "stale"
         assert process.port == 31999
+        assert outcome.standing.restart_needed == (server.pid,)
     finally:
         server.kill()
         server.wait()
@@ -304,7 +306,7 @@ def test_refusals(arguments: tuple[str, ...], code: int, run: Callable[..., tupl
 def test_list_and_show(run: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = run("fix", "list", "--json")
     assert code == 0
-    assert [each["id"] for each in json.loads(out)["fixes"]] == ["mask-indptr"]
+    assert "mask-indptr" in [each["id"] for each in json.loads(out)["fixes"]]
     code, out, _ = run("fix", "list")
     assert out.startswith("mask-indptr")
     code, out, _ = run("fix", "show", "mask-indptr")
