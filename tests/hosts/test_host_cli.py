@@ -52,6 +52,7 @@ def test_list_as_json(two: Path) -> None:
         "known_hosts": None,
         "python": None,
         "helper_python": None,
+        "sudo": False,
         "env": ["HF_TOKEN"],
         "labels": {"rack": "7"},
         "jump": "door",
