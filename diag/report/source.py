@@ -147,9 +147,11 @@ def _notice_rows(judged: Judged) -> Iterator[Row]:
     detection = judged.detection
     word = _STATE[detection.state][1].lower()
     lines = sorted({site.line for site in detection.sites if site.source == "server" and site.role != "definition"})
-    where = f", line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}" if lines and detection.state == "present" else ""
+    where = (
+        f", line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}" if lines and detection.state == "present" else ""
+    )
     backends = "/".join(judged.fix.backends)
-    yield "dim", f"{judged.fix.id:24} {word} ({backends}{where})"
+    yield "dim", f"{judged.fix.id:24} {word} ({backends}{where if detection.state == 'present' else ''})"
 
 
 def _edit_rows(edit: Edit, whole: bool) -> Iterator[Row]:

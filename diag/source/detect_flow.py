@@ -5,11 +5,12 @@ Each says present, fixed, not_applicable or unknown, with the lines, and never r
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 
 from diag.source.detect import BOM, Detection, Site
 from diag.source.mask_flow import MASK, OFFSETS, Flow, Sink, follow
-from diag.source.syntax import Unreadable, self_attribute, split_lines, walk
+from diag.source.syntax import Unreadable, split_lines, walk
 from diag.source.verify_width import Role
 
 
@@ -34,7 +35,7 @@ def detect_reads(text: str, name: str) -> Detection:
 def _judge_reads(found: Flow, lines: Sequence[str]) -> Detection:
     name = found.over.name
     if not found.reads:
-        if not found.over.mentions(MASK):
+        if MASK not in _attributes(found):
             return Detection("not_applicable", (), f"{name} reads no tree mask in this release.")
         return Detection("unknown", (), f"{name} mentions {MASK}, but no read of it at a computed index was seen.")
     sites = _sites(found, found.reads, lines, "custom_mask")
@@ -62,7 +63,7 @@ def detect_graph_stores(text: str, name: str) -> Detection:
 def _judge_stores(found: Flow, lines: Sequence[str]) -> Detection:
     name = found.over.name
     if not found.stores:
-        if not found.over.mentions(OFFSETS):
+        if OFFSETS not in _attributes(found):
             return Detection("not_applicable", (), f"{name} has no offsets of a tree mask in this release.")
         return Detection("unknown", (), f"{name} mentions {OFFSETS}, but no computation of it was recognised.")
     sites = _sites(found, found.stores, lines, "seq_mask_len")
@@ -95,7 +96,7 @@ def detect_buffer(text: str, name: str) -> Detection:
 def _judge_buffer(found: Flow, lines: Sequence[str]) -> Detection:
     name = found.over.name
     if not found.buffers:
-        if not any("mask" in attribute and "graph" in attribute for attribute in _self_words(found)):
+        if not any("mask" in attribute and "graph" in attribute for attribute in _attributes(found)):
             return Detection("not_applicable", (), f"{name} keeps no buffer for a tree mask in this release.")
         return Detection("unknown", (), f"{name} has a mask for CUDA graphs, but where it is made was not recognised.")
     sites = _sites(found, found.buffers, lines, "mask_buffer")
@@ -125,12 +126,13 @@ def _size(sink: Sink) -> tuple[str, str]:
     return "unknown", ""
 
 
-def _self_words(found: Flow) -> set[str]:
-    nodes = (node for method in found.over.methods.values() for node in walk(method))
-    return {attribute for node in nodes if (attribute := self_attribute(node)) is not None}
-
-
 # --- shared -------------------------------------------------------------------------------------------------------
+
+
+def _attributes(found: Flow) -> set[str]:
+    """Names of all attributes that the class uses, of whatever object."""
+    nodes = (node for method in found.over.methods.values() for node in walk(method))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
 def _verdict(sinks: Sequence[Sink], sites: tuple[Site, ...], *, present: str, fixed: str) -> Detection:

@@ -110,10 +110,8 @@ class Class:
     def mentions_verify(self) -> bool:
         if any("target_verify" in name for name in self.methods):
             return True
-        return self.mentions("is_target_verify", "TARGET_VERIFY")
-
-    def mentions(self, *names: str) -> bool:
-        return any(word in names for method in self.methods.values() for word in words(method))
+        names = (word for method in self.methods.values() for word in words(method))
+        return any(name in ("is_target_verify", "TARGET_VERIFY") for name in names)
 
 
 def _plain_source(value: ast.expr, widths: frozenset[str]) -> tuple[frozenset[Source], bool]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import random
 import re
-from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,6 +10,8 @@ from hypothesis import strategies as st
 
 from diag.source.detect import Detection, detect
 from diag.source.listing import excerpts, numbered
+from diag.source.verify_width import CLASS
+from tests.source.mutations import MUTATIONS, Mutation, branched, changed, mutated, only_class, renamed
 from tests.source.releases import BEFORE, DEFINED, FIXED, LINES, PRESENT, source
 
 pytestmark = pytest.mark.wheel
@@ -69,143 +68,27 @@ def test_before_target_verify_it_does_not_apply() -> None:
 # --- what people make of them: the answer stays ------------------------------------------------------------
 
 
-def only_class(text: str) -> tuple[str, str, str]:
-    """Before, inside and after class TritonAttnBackend."""
-    tree = ast.parse(text)
-    node = next(each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "TritonAttnBackend")
-    rows = text.splitlines(keepends=True)
-    start, end = node.lineno - 1, node.end_lineno or 0
-    return "".join(rows[:start]), "".join(rows[start:end]), "".join(rows[end:])
-
-
-def unparsed(text: str) -> str:
-    """Every comment gone, every line laid out anew."""
-    before, inside, after = only_class(text)
-    return before + ast.unparse(ast.parse(inside)) + "\n" + after
-
-
-class Renamer(ast.NodeTransformer):
-    """Other names for the locals of every method; parameters keep theirs."""
-
-    NAMES = (
-        *("qo_indptr", "seq_mask_len", "mask_indptr", "max_extend_len", "custom_mask", "kv_indptr", "kv_indices", "bs"),
-        *("num_kv_splits", "num_draft_tokens", "num_tokens_per_req", "window_kv_indptr", "spec_info"),
-    )
-
-    def __init__(self, suffix: str) -> None:
-        self.new = {name: f"{name[0]}{index}_{suffix}" for index, name in enumerate(self.NAMES)}
-        self.fixed: set[str] = set()
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        outer = self.fixed
-        arguments = [*node.args.args, *node.args.kwonlyargs]
-        self.fixed = outer | {each.arg for each in arguments}
-        self.generic_visit(node)
-        self.fixed = outer
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id not in self.fixed:
-            node.id = self.new.get(node.id, node.id)
-        return node
-
-
-def renamed(text: str, suffix: str = "x") -> str:
-    before, inside, after = only_class(text)
-    return before + ast.unparse(Renamer(suffix).visit(ast.parse(inside))) + "\n" + after
-
-
-def commented(text: str, seed: int) -> str:
-    """Comments and blank lines between the lines of the class, at random places where a line may begin anew."""
-    before, inside, after = only_class(text)
-    chosen = random.Random(seed)
-    rows: list[str] = []
-    for row in inside.splitlines(keepends=True):
-        starts_statement = re.match(r"\s*(if|elif|else|for|return|self\.|[a-z_]+ = )", row) is not None
-        if starts_statement and chosen.random() < 0.3:
-            indent = re.match(r"\s*", row)
-            rows.append(
-                f"{indent.group() if indent else ''}# num_draft_tokens = spec_info.draft_token_num, says someone\n"
-            )
-        rows.append(row)
-    try:
-        ast.parse(before + "".join(rows) + after)
-    except SyntaxError:
-        return text
-    return before + "".join(rows) + after
-
-
-class Brancher(ast.NodeTransformer):
-    """A further branch before the one of target verify, with offsets of its own kind."""
-
-    def __init__(self, test: str) -> None:
-        self.test = test
-
-    def visit_If(self, node: ast.If) -> ast.AST:
-        self.generic_visit(node)
-        if "is_target_verify" in ast.unparse(node.test):
-            mode = ast.unparse(node.test).replace("is_target_verify()", self.test)
-            body = (
-                f"if {mode}:\n"
-                "    qo_indptr = torch.arange(0, (1 + bs) * self.block_size, step=self.block_size)\n"
-                "    kv_indptr = kv_indices = custom_mask = mask_indptr = None\n"
-                "    max_extend_len = self.block_size\n"
-                "    num_kv_splits = attn_logits = attn_lse = None\n"
-            )
-            added = ast.parse(body).body[0]
-            assert isinstance(added, ast.If)
-            added.orelse = [node]
-            return added
-        return node
-
-
-def branched(text: str, test: str = "is_block_diffusion()") -> str:
-    before, inside, after = only_class(text)
-    return before + ast.unparse(ast.fix_missing_locations(Brancher(test).visit(ast.parse(inside)))) + "\n" + after
-
-
-def as_method(text: str, wrong: str, name: str) -> str:
-    """The expression behind a helper method, as a fork might tidy it."""
-    before, inside, after = only_class(text)
-    inside = re.sub(re.escape(wrong), f"self.{name}()", inside)
-    inside = inside.replace(f"self.{name}() =", f"{wrong} =")
-    return before + inside.rstrip("\n") + f"\n\n    def {name}(self):\n        return {wrong}\n\n" + after
-
-
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.12", "0.5.16", "0.5.21"])
 def test_formatting_names_and_branches_do_not_matter(version: str) -> None:
     text = source(version)
     expected = state(text)
-    for mutated in (renamed(branched(text)), "\ufeff" + text.replace("\n", "\r\n").rstrip("\r\n")):
-        assert mutated != text
-        assert state(mutated) == expected
+    for mutant in (changed(text, CLASS, branched, renamed), "\ufeff" + text.replace("\n", "\r\n").rstrip("\r\n")):
+        assert mutant != text
+        assert state(mutant) == expected
 
 
 @pytest.mark.parametrize("version", ["0.4.3", "0.5.13", "0.5.17"])
-@pytest.mark.parametrize("mutate", [unparsed, renamed, branched, lambda text: commented(text, 1)])
-def test_each_mutation_alone(mutate: Callable[[str], str], version: str) -> None:
-    mutated = mutate(source(version))
-    assert mutated != source(version)
-    assert state(mutated) == state(source(version))
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_each_mutation_alone(mutation: Mutation, version: str) -> None:
+    mutant = changed(source(version), CLASS, mutation, seed=1)
+    assert mutant != changed(source(version), CLASS)
+    assert state(mutant) == state(source(version))
 
 
-@settings(max_examples=12, deadline=None)
-@given(
-    version=st.sampled_from(["0.4.3", "0.4.8", "0.5.13"]),
-    seed=st.integers(0, 10**6),
-    suffix=st.from_regex("[a-z]{1,5}", fullmatch=True),
-    steps=st.permutations([0, 1, 2]),
-)
-def test_mutated_releases(version: str, seed: int, suffix: str, steps: list[int]) -> None:
-    text = source(version)
-    for step in steps[:2]:
-        text = [lambda t: commented(t, seed), lambda t: renamed(t, suffix), branched][step](text)
-    assert state(text) == state(source(version))
-
-
-@pytest.mark.parametrize("version", ["0.4.8", "0.5.13"])
-def test_a_helper_method_does_not_hide_it(version: str) -> None:
-    assert state(as_method(source(version), "self.num_draft_tokens", "_width")) == "present"
+@settings(max_examples=25, deadline=None)
+@given(version=st.sampled_from([*PRESENT, *FIXED]), seed=st.integers(0, 10**6))
+def test_mutated_releases(version: str, seed: int) -> None:
+    assert state(mutated(source(version), CLASS, seed)) == state(source(version))
 
 
 def test_the_setting_under_another_name() -> None:
