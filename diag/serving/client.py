@@ -92,14 +92,7 @@ class Client:
             "logprob_start_len": max(len(prompt_ids) - 1, 0),
             "top_logprobs_num": 5,
         }
-        try:
-            response = self._http.post("/generate", json=body, timeout=REQUEST_TIMEOUT_S)
-        except httpx.HTTPError:
-            return None
-        document = _json(response)
-        if response.status_code != 200 or not isinstance(document, dict):
-            return None
-        meta = _meta(document)
+        meta = self._scored_meta(body)
         return scores_from(meta.get("input_token_logprobs"), meta.get("input_top_logprobs"), len(emitted), rival)
 
     def tokenize(self, prompt: Prompt) -> list[int] | None:
@@ -110,16 +103,18 @@ class Client:
             "return_logprob": True,
             "logprob_start_len": 0,
         }
+        entries = _list(self._scored_meta(body).get("input_token_logprobs"))
+        ids = [entry[1] for entry in entries if isinstance(entry, list) and _are_ids(entry[1:2])]
+        return ids if ids and len(ids) == len(entries) else None
+
+    def _scored_meta(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The meta_info of a request for log-probabilities; {} where it was refused or got no answer."""
         try:
             response = self._http.post("/generate", json=body, timeout=REQUEST_TIMEOUT_S)
         except httpx.HTTPError:
-            return None
+            return {}
         document = _json(response)
-        if response.status_code != 200 or not isinstance(document, dict):
-            return None
-        entries = _list(_meta(document).get("input_token_logprobs"))
-        ids = [entry[1] for entry in entries if isinstance(entry, list) and _are_ids(entry[1:2])]
-        return ids if ids and len(ids) == len(entries) else None
+        return _meta(document) if response.status_code == 200 and isinstance(document, dict) else {}
 
 
 def scores_from(

@@ -6,8 +6,6 @@ replayed from a captured graph, where the metadata lives in static buffers that 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,22 +17,7 @@ from diag import bundle
 KV_SPLITS = 8
 
 
-class _Mode:
-    """Stands in for SGLang's ForwardMode: `is_X()` is True for the mode's own name only."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-
-    def __getattr__(self, attribute: str) -> Any:
-        if not attribute.startswith("is_"):
-            raise AttributeError(attribute)
-        answer = attribute.removeprefix("is_") in self._names
-        return lambda *args, **kwargs: answer
-
-
-EXTEND = _Mode("extend", "prefill")
-DECODE = _Mode("decode", "decode_or_idle")
-TARGET_VERIFY = _Mode("target_verify")
+_MODES = bundle.load("kernels.installed").ForwardMode
 
 
 class VerifyInput(SimpleNamespace):
@@ -53,20 +36,6 @@ class VerifyInput(SimpleNamespace):
             custom_mask=custom_mask,
             topk=1,
         )
-
-
-@contextlib.contextmanager
-def _nothing_is_compiled() -> Iterator[None]:
-    """The constructor marks its kernels as not to be compiled, for which torch would load its whole compiler (1.2 s).
-
-    Nothing is compiled here, so the mark can be left out.
-    """
-    disable = torch.compiler.disable
-    torch.compiler.disable = lambda function: function
-    try:
-        yield
-    finally:
-        torch.compiler.disable = disable
 
 
 class InstalledBackend:
@@ -110,14 +79,14 @@ class InstalledBackend:
                 is_encoder_decoder=False,
             ),
         )
-        with _nothing_is_compiled():
+        with bundle.load("kernels.builder").nothing_is_compiled():
             self.backend = self.module.TritonAttnBackend(runner)
         self._captured: dict[int, Any] = {}
 
     def extend(self, req_pool_indices: torch.Tensor, prefix_lens: list[int], extend_lens: list[int]) -> Any:
         seq_lens = torch.tensor([p + e for p, e in zip(prefix_lens, extend_lens, strict=True)])
         return self._eager(
-            EXTEND,
+            _MODES.EXTEND,
             req_pool_indices,
             seq_lens,
             extend_prefix_lens=torch.tensor(prefix_lens),
@@ -128,13 +97,13 @@ class InstalledBackend:
 
     def decode(self, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor) -> Any:
         """seq_lens count the token being decoded."""
-        return self._eager(DECODE, req_pool_indices, seq_lens)
+        return self._eager(_MODES.DECODE, req_pool_indices, seq_lens)
 
     def verify(self, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor, spec_info: VerifyInput) -> Any:
         """seq_lens: committed prefix of each request, the tree not counted."""
-        return self._eager(TARGET_VERIFY, req_pool_indices, seq_lens, spec_info=spec_info)
+        return self._eager(_MODES.TARGET_VERIFY, req_pool_indices, seq_lens, spec_info=spec_info)
 
-    def _eager(self, mode: _Mode, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor, **more: Any) -> Any:
+    def _eager(self, mode: Any, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor, **more: Any) -> Any:
         batch = SimpleNamespace(
             forward_mode=mode,
             batch_size=len(req_pool_indices),
@@ -164,7 +133,7 @@ class InstalledBackend:
                 torch.arange(bs),
                 seq_lens,
                 None,
-                TARGET_VERIFY,
+                _MODES.TARGET_VERIFY,
                 VerifyInput(draft_token_num, mask),
             )
             self._captured[bs] = self.backend.forward_metadata
@@ -178,7 +147,7 @@ class InstalledBackend:
             seq_lens,
             int(seq_lens.sum()),
             None,
-            TARGET_VERIFY,
+            _MODES.TARGET_VERIFY,
             spec_info,
             seq_lens,
         )
