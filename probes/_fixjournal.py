@@ -178,8 +178,13 @@ class Lock:
                 raise busy(holder(folder) or _holder_of(package_folder) or {})
             time.sleep(0.05)
         who = dict(operator(), pid=os.getpid(), since_unix=time.time(), host=socket.gethostname())
-        os.ftruncate(self.fds[0], 0)
-        os.pwrite(self.fds[0], json.dumps(who).encode(), 0)
+        try:
+            os.ftruncate(self.fds[0], 0)
+            os.pwrite(self.fds[0], json.dumps(who).encode(), 0)
+        except OSError as error:
+            self.release()
+            error.filename = os.path.join(folder, "lock")
+            raise
 
     def release(self) -> None:
         for fd in self.fds:

@@ -33,7 +33,6 @@ COMPILE_LIMIT_S = 60.0
 SPARE_BYTES = 1 << 16
 SPARE_INODES = 16
 DIFF_LINES, DIFF_WIDTH, DIFF_BYTES = 60, 160, 1 << 20
-_ELSEWHERE = "Use an installation that can be changed, or mount it read-write."
 _CHECK = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
@@ -119,8 +118,7 @@ def _check_apply(args: Json, journal: Journal) -> List[Json]:
                 ["expected sha256 {}".format(each["pre_sha256"]), "found    sha256 {}".format(seen)],
             )
         folder = os.path.dirname(path)
-        if os.statvfs(folder).f_flag & os.ST_RDONLY:
-            raise Refused("precondition", "{} is on a file system mounted read-only.".format(path), _ELSEWHERE)
+        _check_mount(folder)
         if not os.access(folder, os.W_OK) or (os.geteuid() not in (0, found.st_uid)):
             raise Refused(
                 "precondition",
@@ -138,6 +136,12 @@ def _existing(folder: str) -> str:
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     return folder
+
+
+def _check_mount(folder: str) -> None:
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        what = "{} is on a file system mounted read-only.".format(folder)
+        raise Refused("precondition", what, "Mount it read-write, or use a place that can be changed.")
 
 
 def _enough_space(folder: str, need: int) -> None:
@@ -212,6 +216,7 @@ def _check(args: Json, ops: Ops) -> Json:
     for place in (os.path.dirname(folder), folder):
         if os.path.lexists(place):
             check_private(place)
+    _check_mount(_existing(folder))
     if not os.access(_existing(folder), os.W_OK):
         raise Refused("precondition", "{} may not make {}.".format(user(), folder), "Set XDG_STATE_HOME in `env`.")
     journal = Journal(folder, args["fix"], site)

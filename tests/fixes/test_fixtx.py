@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import fcntl
-import hashlib
-import json
 import os
 import stat
 import sys
@@ -17,10 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probes import _fixfiles, _fixjournal, _fixstatus, fixread, fixtx
-
-OLD = b"# \xc3\xa4lt\r\nVALUE = 1\r\n\ttext = 2".replace(b"\t", b"")  # CRLF, no final newline
-NEW = b"VALUE = 17\n"
+from probes import _fixfiles, _fixjournal, _fixstatus, fixtx
+from tests.fixes.box import NEW, OLD, Box, sha
 
 
 class Crash(BaseException):
@@ -61,62 +57,6 @@ class FailingOps(_fixfiles.Ops):
             self.failed = name
             raise OSError(self.number, os.strerror(self.number), str(args[0]))
         return super()._do(name, act, *args, **more)
-
-
-class Box:
-    """A host in small: a site-packages folder and a state folder."""
-
-    def __init__(self, root: Path, files: dict[str, bytes]) -> None:
-        self.site = root / "site-packages"
-        self.state = root / "state"
-        self.old = dict(files)
-        for name, content in files.items():
-            path = self.path(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-            path.chmod(0o640)
-            os.utime(path, ns=(1_600_000_000_123_456_789, 1_600_000_000_123_456_789))
-            cache = path.parent / "__pycache__"
-            cache.mkdir(exist_ok=True)
-            (cache / f"{path.stem}.cpython-311.pyc").write_bytes(b"stale")
-        info = self.site / "pkg-1.0.dist-info"
-        info.mkdir()
-        (info / "RECORD").write_text("")
-
-    def path(self, name: str) -> Path:
-        return self.site / name
-
-    def run(self, action: str, ops: _fixfiles.Ops | None = None, **more: Any) -> dict[str, Any]:
-        args = {"action": action, "fix": "demo", "package": "pkg", "site_packages": str(self.site), **more}
-        args = json.loads(json.dumps(args))
-        return fixread.run(args) if action == "read" else fixtx.run(args, None, ops)
-
-    def apply(self, ops: _fixfiles.Ops | None = None, new: bytes = NEW, **more: Any) -> dict[str, Any]:
-        files = [
-            {"path": name, "pre_sha256": sha(old), "content_b64": base64.b64encode(zlib.compress(new)).decode()}
-            for name, old in self.old.items()
-        ]
-        return self.run("apply", ops, version="1.0", files=files, **more)
-
-    def contents(self) -> list[bytes]:
-        return [self.path(name).read_bytes() for name in self.old]
-
-    def litter(self) -> list[str]:
-        """Names in the package that neither the package nor Python put there."""
-        return [str(path) for path in self.site.rglob("*") if path.name.endswith(".diag")]
-
-    def backups(self) -> list[Path]:
-        return list(self.state.rglob("*.orig"))
-
-    def is_old(self) -> bool:
-        return self.contents() == list(self.old.values())
-
-    def is_new(self) -> bool:
-        return all(content == NEW for content in self.contents())
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @pytest.fixture(autouse=True)
@@ -422,14 +362,6 @@ def test_a_file_that_changes_while_the_new_one_is_compiled(box: Box, monkeypatch
 # --- check -------------------------------------------------------------------------------------------------
 
 
-def check(box: Box, **more: Any) -> dict[str, Any]:
-    files = [
-        {"path": name, "pre_sha256": sha(old), "content_b64": base64.b64encode(zlib.compress(NEW)).decode()}
-        for name, old in box.old.items()
-    ]
-    return box.run("check", files=files, version="1.0", **more)
-
-
 def everything(box: Box) -> dict[str, tuple[int, int, bytes | None]]:
     return {
         str(path): (path.lstat().st_mtime_ns, path.lstat().st_mode, path.read_bytes() if path.is_file() else None)
@@ -439,18 +371,18 @@ def everything(box: Box) -> dict[str, tuple[int, int, bytes | None]]:
 
 def test_check_says_what_apply_would_do_and_touches_nothing(pair: Box) -> None:
     before = everything(pair)
-    assert check(pair)["would"] == "apply"
+    assert pair.check()["would"] == "apply"
     assert everything(pair) == before
     pair.apply()
     before = everything(pair)
-    assert check(pair)["would"] == "nothing"
+    assert pair.check()["would"] == "nothing"
     assert everything(pair) == before
 
 
 def test_check_refuses_what_apply_refuses(pair: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused() -> tuple[str, str]:
         before = everything(pair)
-        error = check(pair)["error"]
+        error = pair.check()["error"]
         assert everything(pair) == before
         return error["kind"], error["what"]
 
