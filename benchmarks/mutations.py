@@ -4,9 +4,9 @@
     python benchmarks/mutations.py 0.5.12 0.5.17         these
     python benchmarks/mutations.py --copies 400 --seed 7
 
-For each release, mutated copies (tests/source/mutations.py) are spread over the files in which faults are known. Right is the
-answer for the file as it was released; where a patch exists, every second copy is of the mended file, and right is
-`fixed`. "Cannot tell" is no wrong answer, and is counted.
+For each release, mutated copies (tests/source/mutations.py) are spread over the files in which faults are known. Right
+is the answer for the file as it was released; where a patch exists, the mended file is one more, and right is `fixed`.
+"Cannot tell" is no wrong answer, and is counted.
 """
 
 from __future__ import annotations

@@ -85,8 +85,7 @@ def near(base: str, package: str, path: str) -> List[str]:
 
 
 def alike(every: Sequence[str], path: str) -> List[str]:
-    """Of these paths, those with the same file name, then those that are spelled alike."""
+    """Of these paths, those with the same file name; where there are none, those that are spelled alike."""
     last = os.path.basename(path)
     same = sorted(other for other in every if os.path.basename(other) == last and last != "__init__.py")
-    close = difflib.get_close_matches(path, every, n=NAMES, cutoff=0.6)
-    return list(dict.fromkeys(same + close))[:NAMES]
+    return same[:NAMES] or difflib.get_close_matches(path, every, n=NAMES, cutoff=0.6)

@@ -53,9 +53,9 @@ def rewrite(text: str, name: str = CLASS) -> str:
 
 def _refused(why: str) -> FileNotAsExpected:
     return FileNotAsExpected(
-        "The source is not what the fix mask-indptr was made for.",
+        "The source is not what the fix was made for.",
         details=[why],
-        next="Look at the lines with `diag probe host`; mend a file that was edited by hand by hand.",
+        next="Look at the lines with `diag probe source`; mend a file that was edited by hand by hand.",
     )
 
 

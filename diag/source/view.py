@@ -144,10 +144,10 @@ def _no_module(installation: Installation, where: Place) -> FileNotAsExpected:
     strange = [file for file in installation.files if file.why]
     if strange:
         return FileNotAsExpected(f"{strange[0].path} could not be read: {strange[0].why}.", next="Look at the host.")
-    alike = list(dict.fromkeys(name for path in where.paths for name in installation.near.get(path, ())))
+    alike = next((list(near) for path in where.paths if (near := installation.near.get(path))), [])
     return FileNotAsExpected(
         f"{installation.package} {installation.version or '(version unknown)'} has no {where.paths[0]}.",
-        details=[f"in {installation.where}", *([f"did you mean: {', '.join(alike[:5])}"] if alike else [])],
+        details=[f"in {installation.where}", *([f"did you mean: {', '.join(alike)}"] if alike else [])],
         next="Name the module as it is imported, or as a path inside site-packages.",
     )
 
