@@ -40,6 +40,16 @@ class Journal:
         run_id = time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(3)
         return cls((root or paths.state_dir() / "runs") / run_id, run_id)
 
+    @classmethod
+    def reopen(cls, folder: Path, run_id: str) -> Journal:
+        """Go on writing below what an earlier session wrote. A line that was torn in the middle is cut off first."""
+        journal = cls.__new__(cls)
+        journal.folder, journal.run_id, journal.path = folder, run_id, folder / "journal.jsonl"
+        journal._fd = os.open(journal.path, os.O_RDWR | os.O_APPEND)
+        content = journal.path.read_bytes()
+        os.ftruncate(journal._fd, content.rfind(b"\n") + 1)
+        return journal
+
     def write(self, kind: str, **content: Any) -> None:
         """Durable when this returns."""
         entry = {"schema": SCHEMA, "kind": kind, "at_unix": time.time(), **content}

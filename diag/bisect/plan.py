@@ -42,7 +42,8 @@ class _Strict(BaseModel):
 
 
 class FactorSpec(_Strict):
-    """Exactly one of flag, switch, switch_off, env says how a level reaches the server.
+    """Exactly one of flag, switch, switch_off, env says how a level reaches the server (none, where a command is the
+    trial: it finds every level in its environment).
 
     flag: `--flag LEVEL`. switch: `--switch` where the level is true. switch_off: `--switch_off` where it is false
     (`--disable-cuda-graph` for a factor called cuda_graph). env: a variable of the server's environment.
@@ -68,14 +69,18 @@ class DerivedSpec(_Strict):
 
 
 class PlanFile(_Strict):
-    """One plan. `reads`: name -> dotted path in /server_info, for derived factors that only a running server shows."""
+    """One plan. `command` starts the server of a trial; with `trial`, a command of the user's is the trial instead, and
+    factors need no target. `reads`: name -> dotted path in /server_info, for derived factors that only a running
+    server shows."""
 
-    schema_version: Literal[1] = Field(alias="schema")
-    kind: Literal["bisect"]
-    name: str
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    kind: Literal["bisect"] = "bisect"
+    name: str = ""
     title: str = ""
     engine: Literal["sglang"] = "sglang"
-    command: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(min_length=1)
+    command: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    trial: str | None = Field(default=None, min_length=1)
+    trial_timeout_s: float = Field(default=1800, gt=0, le=86400)
     env: dict[str, str] = Field(default_factory=dict)
     ready_timeout_s: float = Field(default=600, gt=0, le=7200)
     prompts: str = "garble"
@@ -96,6 +101,11 @@ class Plan:
     spec: PlanFile
     space: Space
     suite: prompts.Suite
+    trial: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name or self.path.stem
 
     @property
     def max_new_tokens(self) -> int:
@@ -127,16 +137,20 @@ class Plan:
         return values
 
 
-def load(name: str) -> Plan:
-    """A plan by its shipped name or by path. Raises UsageError, or PlanError with every problem of the file."""
+def load(name: str, trial_cmd: str | None = None) -> Plan:
+    """A plan by its shipped name or by path. Raises UsageError, or PlanError with every problem of the file.
+
+    trial_cmd: a command that is the trial, in place of the plan's own `trial`, or of a server.
+    """
     path = _locate(name)
     document = yamlfile.read(path)
     spec = yamlfile.validate(document, PlanFile)
-    problems = list(_problems(document, spec))
+    trial = trial_cmd or spec.trial
+    problems = list(_problems(document, spec, served=trial is None))
     if problems:
         raise yamlfile.problems_in(path, problems)
     suite = prompts.load(spec.prompts, beside=path.parent)
-    return Plan(path, path.read_text(encoding="utf-8"), spec, _space(spec), suite)
+    return Plan(path, path.read_text(encoding="utf-8"), spec, _space(spec), suite, trial)
 
 
 def _locate(name: str) -> Path:
@@ -161,8 +175,8 @@ def _space(spec: PlanFile) -> Space:
 
 
 def _factor(name: str, spec: FactorSpec) -> Factor:
-    key, target = next((key, t) for key in _TARGETS if (t := getattr(spec, key)) is not None)
-    return Factor(name, target, _TARGETS[key], spec.good, spec.bad, _levels(spec), spec.title)
+    key, target = next(((key, t) for key in _TARGETS if (t := getattr(spec, key)) is not None), ("trial", name))
+    return Factor(name, target, _TARGETS.get(key, "trial"), spec.good, spec.bad, _levels(spec), spec.title)
 
 
 def _levels(spec: FactorSpec) -> tuple[Value, ...]:
@@ -173,15 +187,17 @@ def _levels(spec: FactorSpec) -> tuple[Value, ...]:
     return tuple(levels)
 
 
-def _problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]:
-    """What the schema alone cannot see, each with its place."""
+def _problems(document: yamlfile.Document, spec: PlanFile, *, served: bool) -> Iterator[str]:
+    """What the schema alone cannot see, each with its place. served: a trial is a server, not a command."""
     for name, factor in spec.factors.items():
         where = ("factors", name)
         given = [key for key in _TARGETS if getattr(factor, key) is not None]
-        if len(given) != 1:
+        if len(given) > 1 or (served and not given):
             yield f"{document.at(where)}: factor '{name}' needs exactly one of {', '.join(_TARGETS)}"
-        elif given[0] in ("switch", "switch_off") and not all(
-            isinstance(level, bool) for level in (factor.good, factor.bad, *factor.levels)
+        elif (
+            given
+            and given[0] in ("switch", "switch_off")
+            and not all(isinstance(level, bool) for level in (factor.good, factor.bad, *factor.levels))
         ):
             yield f"{document.at(where)}: the levels of a switch are true and false"
     if all(same(f.good, f.bad) for f in spec.factors.values()):
@@ -189,7 +205,9 @@ def _problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]:
     if (count := _configurations(spec)) > MAX_CONFIGS:
         yield f"{document.at(('factors',))}: {count} configurations are more than a search takes ({MAX_CONFIGS})"
     yield from _name_problems(document, spec)
-    if "port" not in {n for word in spec.command for n in _placeholders(word)}:
+    if served and not spec.command:
+        yield f"{document.at(('command',))}: 'command' is missing: what starts the server (or give --trial-cmd)"
+    elif served and "port" not in {n for word in spec.command for n in _placeholders(word)}:
         yield f"{document.at(('command',))}: the command must take the port that is chosen for it: --port {{port}}"
 
 

@@ -18,12 +18,13 @@ from typing import Literal
 from diag.bisect.expr import CannotTell, Expression, Value
 
 Config = Mapping[str, Value]
-How = Literal["flag", "switch", "switch_off", "env"]
+How = Literal["flag", "switch", "switch_off", "env", "trial"]
 
 
 @dataclass(frozen=True)
 class Factor:
-    """how: flag (`NAME level`), switch (NAME present when true), switch_off (NAME present when false), or env.
+    """how: flag (`NAME level`), switch (NAME present when true), switch_off (NAME present when false), env, or trial
+    (nothing of a server's: a trial command reads it from its environment).
 
     levels: every level a trial may use; holds good and bad, which are the same for a factor that only separates
     explanations (a level that neither end uses).
@@ -46,7 +47,7 @@ class Factor:
         if self.how == "flag":
             return [self.target, str(level)]
         wanted = self.how == "switch"
-        return [self.target] if self.how != "env" and bool(level) is wanted else []
+        return [self.target] if self.how in ("switch", "switch_off") and bool(level) is wanted else []
 
     def env(self, level: Value) -> dict[str, str]:
         return {self.target: str(int(level)) if isinstance(level, bool) else str(level)} if self.how == "env" else {}

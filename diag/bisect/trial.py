@@ -62,3 +62,16 @@ class Trial:
             "warnings": list(self.warnings),
             "details": dict(self.details),
         }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Trial:
+        """The inverse of to_json, whatever else the document holds. Raises KeyError, TypeError or ValueError."""
+        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        return cls(
+            **{
+                **fields,
+                "outcome": Outcome(fields["outcome"]),
+                "texts": tuple(TextVerdict.from_json(text) for text in fields["texts"]),
+                "warnings": tuple(fields["warnings"]),
+            }
+        )

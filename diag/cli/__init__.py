@@ -21,6 +21,7 @@ from diag.errors import DiagError, Interrupted
 COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("diag.cli.probe:probe", "What runs on a host, is it what it says it is, is it healthy?"),
     "bisect": ("diag.cli.bisect:bisect", "Which setting, or combination of settings, breaks the output?"),
+    "runs": ("diag.cli.runs:runs", "Bisections so far: list, show, remove; `diag bisect --resume` goes on."),
     "fix": ("diag.cli.fix:fix", "Mend the installed source, and give it back as it was."),
     "source": ("diag.cli.source:source", "The exact lines that run on a host, numbered."),
     "host": ("diag.cli.host:host", "The hosts diag knows about."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -15,62 +17,88 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from diag.bisect.plan import Plan
+    from diag.bisect.run import Result
     from diag.bisect.search import Next
+    from diag.bisect.session import Session
+    from diag.bisect.space import Config
     from diag.bisect.trial import Trial
     from diag.hosts.transport import Transport
     from diag.report.bisect import FaultySource
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--plan", "plan_name", default="ddtree-garble", show_default=True, help="A shipped plan, or a file.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Fill {NAME} in the plan's command.")
-@click.option("--dry-run", is_flag=True, help="Check the plan and show the command lines of both ends; start nothing.")
 @click.option("--check", is_flag=True, help="Only the two ends: does the failing configuration still fail?")
+@click.option("--trial-cmd", metavar="CMD", help="Run CMD for each trial, on this machine, instead of a server.")
+@click.option("--resume", "run_id", metavar="RUN", help="Go on with a run that was cut off (see: diag runs list).")
+@click.option("--dry-run", is_flag=True, help="Check the plan and show the command lines of both ends; start nothing.")
 @JSON
-def bisect(name: str, plan_name: str, sets: tuple[str, ...], dry_run: bool, check: bool, as_json: bool) -> int:
+def bisect(
+    name: str | None,
+    plan_name: str,
+    sets: tuple[str, ...],
+    check: bool,
+    trial_cmd: str | None,
+    run_id: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Find which factor of a plan, or which combination, breaks the output of a server on host NAME.
 
     Starts the server over SSH once for each trial, asks it a suite of prompts one by one and all at once, judges
     every text against the good configuration's, and stops everything it started, whatever happens.
 
+    With --trial-cmd no host is needed: CMD gets each factor as DIAG_FACTOR and says by its exit code what it saw
+    (0 healthy, 1 to 124 broken, 125 cannot be tried); a line garbled=3/32 in its output gives counts.
+
     Exit code 1: the culprit is named; 3: it could not be named, and why is said. With --check, 0: the failing
     configuration is clean; 1: it fails.
     """
-    from diag.bisect import plan as plans
-    from diag.bisect import run
-    from diag.bisect.journal import Journal
-    from diag.bisect.search import BothEnds
-    from diag.hosts import inventory
+    from diag.bisect import session
     from diag.report import bisect as report
 
-    plan = plans.load(plan_name)
-    host = inventory.load().get(name)
-    fills = run.fills_for(plan, host, _given(sets))
+    given = _given(sets)
+    asked = (
+        session.resumed(run_id, name, given)
+        if run_id is not None
+        else session.new(name, plan_name, trial_cmd, given, check=check)
+    )
     if dry_run:
-        return _dry_run(name, plan, fills, as_json)
-    show = _Show(console(stderr=True), plan)
-    with connected(name) as transport, Journal.create() as journal:
-        try:
-            before = _faulty_source(transport, plan)
-            with show:
-                search = BothEnds(plan.space) if check else None
-                result = run.run(plan, host, transport, journal, show, fills, search)
-            source = _faulty_source(transport, plan)
-            if before is not None and source is not None and before.sha256 != source.sha256:
-                result = run.spoiled(result, f"{source.path} was changed by somebody while this ran")
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"Interrupted. Nothing that was started on {name} is left running.",
-                next=f"What was learnt so far: {journal.path}",
-            ) from None
+        return _dry_run(asked, as_json)
+    result, source = _run(asked)
+    plan = asked.plan
     if as_json:
-        print_json(report.document(result, plan.space, name, plan.spec.name, source))
+        print_json(report.document(result, plan.space, asked.where, plan.name, source))
     else:
         out = console()
-        for style, line in report.page(result, plan.space, name, source):
+        for style, line in report.page(result, plan.space, asked.where, source):
             out.print(_safe(line), style=style)
     return report.EXIT[result.verdict.kind]
+
+
+def _run(asked: Session) -> tuple[Result, FaultySource | None]:
+    """Connected only as long as it takes; interrupted, it says what is kept and how to go on."""
+    from diag.bisect.run import spoiled
+
+    show = _Show(console(stderr=True), asked.plan)
+    with contextlib.ExitStack() as closing:
+        transport = closing.enter_context(connected(asked.host.name)) if asked.host is not None else None
+        journal = closing.enter_context(asked.journal())
+        try:
+            before = _faulty_source(transport, asked.plan)
+            with show:
+                result = asked.run(transport, journal, show)
+            source = _faulty_source(transport, asked.plan)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Interrupted. Nothing that was started on {asked.where} is left running.",
+                next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
+            ) from None
+    if before is not None and source is not None and before.sha256 != source.sha256:
+        result = spoiled(result, f"{source.path} was changed by somebody while this ran")
+    return result, source
 
 
 def _given(sets: tuple[str, ...]) -> dict[str, str]:
@@ -83,30 +111,38 @@ def _given(sets: tuple[str, ...]) -> dict[str, str]:
     return given
 
 
-def _dry_run(name: str, plan: Plan, fills: dict[str, str], as_json: bool) -> int:
-    import shlex
-
-    from diag.bisect.search import DeterministicSearch
-
-    search = DeterministicSearch(plan.space, max_trials=plan.spec.max_trials)
-    expected = search.expected_trials([])
-    ends = {"good": plan.argv(plan.space.good, fills), "failing": plan.argv(plan.space.bad, fills)}
+def _dry_run(asked: Session, as_json: bool) -> int:
+    expected = asked.search().expected_trials(())
+    plan = asked.plan
+    ends = {"good": _command(asked, plan.space.good), "failing": _command(asked, plan.space.bad)}
     if as_json:
-        print_json({"schema": 1, "host": name, "plan": plan.spec.name, "expected_trials": expected, "commands": ends})
+        told = {"good": list(ends["good"]), "failing": list(ends["failing"])}
+        where = asked.host.name if asked.host is not None else None
+        print_json({"schema": 1, "host": where, "plan": plan.name, "expected_trials": expected, "commands": told})
         return 0
-    click.echo(f"{plan.spec.name}: {plan.spec.title or 'no title'}; about {expected} server starts on {name}.\n")
-    for end, argv in ends.items():
-        command = shlex.join(argv).replace("'{port}'", "{port}")  # a placeholder, not something to quote
+    what = "server starts" if plan.trial is None else "runs of the command"
+    click.echo(f"{plan.name}: {plan.spec.title or 'no title'}; about {expected} {what} on {asked.where}.\n")
+    for end, words in ends.items():
+        command = shlex.join(words).replace("'{port}'", "{port}")  # a placeholder, not something to quote
         click.echo(f"{end:8} {command}\n")
     return 0
 
 
-def _faulty_source(transport: Transport, plan: Plan) -> FaultySource | None:
+def _command(asked: Session, config: Config) -> list[str]:
+    """What a trial of this configuration would run."""
+    from diag.bisect.command import environment
+
+    if asked.plan.trial is None:
+        return asked.plan.argv(config, asked.fills)
+    return ["env", *(f"{name}={value}" for name, value in environment(config).items()), "sh", "-c", asked.plan.trial]
+
+
+def _faulty_source(transport: Transport | None, plan: Plan) -> FaultySource | None:
     """What the installed file says, if the plan names a fault of the catalogue. Failing to look changes no verdict."""
     from diag.fixes import catalogue, transaction
     from diag.report.bisect import FaultySource
 
-    if plan.spec.fault is None:
+    if plan.spec.fault is None or transport is None:
         return None
     fix = catalogue.get(plan.spec.fault)
     try:

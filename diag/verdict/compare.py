@@ -16,12 +16,15 @@ a fluent but wrong one 0.32; garbled ones 5.5 to 39.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 MARGIN_NATS = 0.25
 """Twice the largest gap seen in a healthy output (0.125), below the smallest in a wrong one (0.32)."""
+
+RULES = 1
+"""Version of the rules below and of the suite's judging; a run is not resumed under other rules than it began with."""
 
 How = Literal["alone", "together"]
 Kind = Literal["identical", "near_tie", "plausible", "wrong", "garbled", "no_answer"]
@@ -48,6 +51,7 @@ class TextVerdict:
 
     diverges_at: index of the first differing token, None if none
     worst_gap_nats, worst_at: the least likely token emitted, and where; None where it was not scored
+    token_ids: as the server emitted them
     """
 
     prompt: str
@@ -60,13 +64,20 @@ class TextVerdict:
     worst_gap_nats: float | None = None
     worst_at: int | None = None
     accept_length: float | None = None
+    token_ids: tuple[int, ...] = ()
 
     @property
     def healthy(self) -> bool:
         return self.kind in HEALTHY
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "healthy": self.healthy}
+        return {**asdict(self), "token_ids": list(self.token_ids), "healthy": self.healthy}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> TextVerdict:
+        """The inverse of to_json. Raises KeyError or TypeError for anything else."""
+        fields = {name: value for name, value in document.items() if name != "healthy"}
+        return cls(**{**fields, "token_ids": tuple(fields["token_ids"])})
 
 
 def first_divergence(tokens: Sequence[int], reference: Sequence[int]) -> int | None:

@@ -122,6 +122,7 @@ class Judge:
             worst_gap_nats=gap,
             worst_at=worst,
             accept_length=asked.answer.accept_length,
+            token_ids=asked.answer.token_ids,
         )
 
 

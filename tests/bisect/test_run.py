@@ -11,11 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
+from diag.bisect import bench as benches
 from diag.bisect import journal, plan, run
+from diag.bisect.bench import ServerBench, fills_for
 from diag.bisect.expr import Value
 from diag.bisect.journal import Journal
-from diag.bisect.run import Result, fills_for
-from diag.bisect.search import Next, Verdict
+from diag.bisect.run import Result
+from diag.bisect.search import DeterministicSearch, Next, Verdict
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import LinkLost, ServerDied, ServerNotHealthy, UsageError
 from diag.hosts.inventory import Host
@@ -100,12 +102,14 @@ class Bench:
                 self.events.append(f"stop {len(self.launches)}")
                 server.stopped.update(self.stopped(config))
 
-        self.monkeypatch.setattr(run, "start", start)
+        self.monkeypatch.setattr(benches, "start", start)
         self.journal = Journal.create(self.folder)
         host = Host(name="box", address="local", python="/py")
         with self.journal:
             fills = fills_for(self.plan, host, {})
-            return run.run(self.plan, host, None, self.journal, self, fills)  # type: ignore[arg-type]
+            bench = ServerBench(self.plan, None, self.journal.run_id, self, fills)  # type: ignore[arg-type]
+            search = DeterministicSearch(self.plan.space, max_trials=self.plan.spec.max_trials)
+            return run.run(search, bench, self.journal, self, start={"host": "box", "plan": self.plan.text})
 
     def config_of(self, launch: Launch) -> dict[str, Value]:
         return {"a": int(launch.argv[launch.argv.index("--a") + 1]), "b": int(launch.env["B"])}

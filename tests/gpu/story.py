@@ -1,6 +1,6 @@
 """The story on a real SGLang and a real GPU, over SSH to the machine itself. Not collected by pytest: run it.
 
-    python tests/gpu/story.py --python ENGINE_PYTHON --model MODEL_FOLDER
+    python tests/gpu/story.py ENGINE_PYTHON MODEL_FOLDER
 
 ENGINE_PYTHON has SGLang 0.4.3 to 0.5.16 installed; the model speaks ChatML. What this does to that environment is
 one line of one file (the backend's count pinned to 8, as in a fork whose tree budget the backend does not know),
@@ -32,8 +32,8 @@ PINNED = "self.num_draft_tokens = 8  # pinned by tests/gpu/story.py"
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--python", required=True, help="the engine's interpreter")
-    options.add_argument("--model", required=True, help="the model's folder")
+    options.add_argument("python", help="the engine's interpreter")
+    options.add_argument("model", help="the model's folder")
     given = options.parse_args()
     file = backend_file(given.python)
     original = file.read_bytes()

@@ -1,0 +1,91 @@
+"""Any command as the trial: what its exit code says, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from diag.bisect.command import CommandBench, environment, judge, texts_from
+from diag.bisect.search import Next
+from diag.bisect.space import Factor, Space
+from diag.bisect.trial import Outcome
+from diag.errors import PreconditionFailed
+
+BATCH = Factor("batch", "batch", "trial", 1, 8, (1, 8))
+GRAPH = Factor("graph", "graph", "trial", False, True, (False, True))
+SPACE = Space((BATCH, GRAPH))
+
+
+def tried(command: str, timeout_s: float = 30, **config: object) -> object:
+    bench = CommandBench(SPACE, command, timeout_s)
+    return bench.trial(1, Next({"batch": 8, "graph": True, **config}, "to see"))  # type: ignore[dict-item]
+
+
+def test_levels_are_in_the_environment() -> None:
+    assert environment({"batch": 8, "graph": True, "mode": "a b"}) == {
+        "DIAG_BATCH": "8",
+        "DIAG_GRAPH": "1",
+        "DIAG_MODE": "a b",
+    }
+    assert tried('test "$DIAG_BATCH $DIAG_GRAPH" = "8 1"').outcome is Outcome.PASS  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [(0, Outcome.PASS), (1, Outcome.FAIL), (124, Outcome.FAIL), (125, Outcome.SKIP), (None, Outcome.SKIP)],
+)
+def test_what_an_exit_code_says(code: int | None, outcome: Outcome) -> None:
+    assert judge(code, "")[0] is outcome
+
+
+@pytest.mark.parametrize("code", [126, 127, 128, 255, -9, -15])
+def test_what_ends_the_run(code: int) -> None:
+    assert judge(code, "")[0] is None
+
+
+@pytest.mark.parametrize(
+    ("command", "said"), [("nonesuch-command", "127"), ("kill -TERM $$", "SIGTERM"), ("exit 126", "126")]
+)
+def test_a_command_that_cannot_run_is_one_clear_error(command: str, said: str) -> None:
+    with pytest.raises(PreconditionFailed) as ended:
+        tried(f"echo something useful; {command}")
+    assert said in ended.value.what
+    assert "something useful" in ended.value.details
+
+
+def test_counts_become_verdicts() -> None:
+    trial = tried("echo noise; echo garbled=3/32; exit 1")
+    assert (trial.outcome, trial.garbled, len(trial.texts)) == (Outcome.FAIL, 3, 32)  # type: ignore[attr-defined]
+    assert "3 of 32" in trial.reason  # type: ignore[attr-defined]
+    assert texts_from("garbled=9/4", Outcome.FAIL) == texts_from("garbled=4/4", Outcome.FAIL)
+    assert texts_from("garbled=x/4", Outcome.FAIL) == ()
+    assert texts_from("garbled=1/4", Outcome.SKIP) == ()
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("ending", ["exit 1", "sleep 60"])
+def test_what_it_leaves_behind_ends_with_it(tmp_path: Path, ending: str) -> None:
+    pid_file = tmp_path / "pid"
+    trial = tried(f"sleep 300 >/dev/null 2>&1 & echo $! > {pid_file}; {ending}", timeout_s=1)
+    assert trial.outcome is (Outcome.FAIL if ending == "exit 1" else Outcome.SKIP)  # type: ignore[attr-defined]
+    assert gone(int(pid_file.read_text()))
+
+
+def test_output_that_is_no_text_and_too_long_is_kept_in_part() -> None:
+    trial = tried(r"head -c 100000 /dev/zero | tr '\0' x; printf '\377'; exit 1")
+    assert len(trial.details["output"]) == 4000  # type: ignore[attr-defined]
