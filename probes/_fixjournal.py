@@ -59,7 +59,7 @@ def clock() -> Json:
     """Now. time: Unix, which anyone may set; up: seconds since the start of the machine, by a clock that nobody
     sets; boot: which start that was, and the time namespace that `up` is counted in; null where there is none."""
     up = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-    boot = _proc.read("/proc/sys/kernel/random/boot_id")
+    boot = _proc.read("/proc/sys/kernel/random/boot_id", 64)  # sysctls refuse large reads
     try:
         namespace = os.readlink("/proc/self/ns/time")
     except OSError:

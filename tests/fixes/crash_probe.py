@@ -1,7 +1,7 @@
 """Stands in for probes/fixtx.py on the host of a crash test: the same transaction, struck after a given operation.
 
 Sent by the tests alone (tests/fixes/crashing.py); what `diag` ships has no such door. The orders lie in a file that the
-variable DIAG_TEST_ORDERS names: {"after": k, "how": kill|tear|cut, "gate": path or null, "count": path or null}.
+variable DIAG_TEST_ORDERS names: {"after": k, "how": kill|tear|cut|wait, "gate": path, "wait": seconds for the lock}.
 """
 
 # Host-side code, as in probes/.
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import _fixstatus
+from . import _fixjournal, _fixstatus
 from . import fixtx_real as real  # type: ignore[attr-defined]  # beside it on the host
 from ._fixfiles import Ops, sha256_of
 from ._fixjournal import holder, state_dir
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 class Struck(Ops):
     """kill: SIGKILL after operation `after` (from 1); tear: in the middle of it, if it is a write; cut: the connection
-    goes after it, and this process lives on."""
+    goes after it, and this process lives on; wait: nothing happens. Both then wait for the file `gate`, if given."""
 
     def __init__(self, after: int = 0, how: str = "kill", gate: str | None = None) -> None:
         super().__init__()
@@ -42,8 +42,9 @@ class Struck(Ops):
         self.done.append(name)
         if len(self.done) != self.after:
             return
-        if self.how == "cut":
-            cut()
+        if self.how in ("cut", "wait"):
+            if self.how == "cut":
+                cut()
             while self.gate is not None and not os.path.exists(self.gate):
                 time.sleep(0.01)
         else:
@@ -75,10 +76,8 @@ def run(args: Json, talk: Any = None) -> Json:
             orders = json.load(file)
         os.unlink(path)
     ops = Struck(orders.get("after", 0), orders.get("how", "kill"), orders.get("gate"))
+    _fixjournal.LOCK_WAIT_S = orders.get("wait", _fixjournal.LOCK_WAIT_S)
     document: Json = real.run(args, talk, ops)
-    if orders.get("count"):
-        with open(orders["count"], "w") as file:
-            json.dump(ops.done, file)
     return document
 
 

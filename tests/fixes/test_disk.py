@@ -32,6 +32,7 @@ Mount = Callable[..., Path]
 def only_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fixstatus, "_processes", lambda *_: ([], []))
     monkeypatch.setattr(fixtx, "_compile", lambda *_: sys.executable)
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # the file systems here are in memory, or large enough
 
 
 @pytest.fixture
@@ -60,8 +61,10 @@ def mount() -> Iterator[Mount]:
 def sweep(
     root: Path, place: Path, which: str, squeeze: Callable[[int], contextlib.AbstractContextManager[object]], act: str
 ) -> tuple[int, int]:
-    """Run `act` with ever more room, until it succeeds; (times refused, times done). `which` of site and state (or both)
-    is squeezed, and lies at `place`. However it ended: files whole, all on one side, status true, and the next run with room succeeds."""
+    """Run `act` with ever more room, until it succeeds; (times refused, times done).
+
+    `which` of site and state (or both) is squeezed, and lies at `place`. However it ended: files whole, all on one
+    side, status true, and the next run with room succeeds."""
     refused = done = 0
     for room in range(0, 120):
         folder = root / str(room)
