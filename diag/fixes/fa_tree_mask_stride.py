@@ -17,7 +17,8 @@ FIX = Fix(
         "`spec_info.custom_mask`: it computes which elements of the flat mask belong to which draft token, with rows "
         "and requests as wide as the server setting `speculative_num_draft_tokens`, eager and for CUDA graphs. With "
         "topk 1 it reads no mask, but its query and key lengths still come from the setting. In every release since "
-        "0.4.6; 0.4.5 took the width from the verify input and read no mask."
+        "0.4.6; 0.4.5 took the width from the verify input and read no mask. "
+        "diag has no patch for it."
     ),
     why=(
         "Where the verify step is wider than the setting, the tree comes from other requests' rows and the last rows "

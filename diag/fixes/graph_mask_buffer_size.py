@@ -15,7 +15,8 @@ FIX = Fix(
         "Under CUDA graphs the mask of a verify step is copied into a buffer that is made once. A verify step of width "
         "D needs D × (length + D) elements a request. Up to 0.4.7.post1 the buffer has one row a request; from 0.4.8 "
         "it has the rows of the captured graph, which is as wide as `speculative_num_draft_tokens`; from 0.5.17 it is "
-        "made by `maybe_create_verify_mask` with that setting. mask-indptr was mended in 0.5.17, this was not."
+        "made by `maybe_create_verify_mask` with that setting. mask-indptr was mended in 0.5.17, this was not. "
+        "diag has no patch for it."
     ),
     why=(
         "A wider tree at full batch and long context does not fit: the copy fails with an error of shape, or, where a "

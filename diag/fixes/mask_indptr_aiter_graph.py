@@ -16,7 +16,8 @@ FIX = Fix(
         "The aiter backend (AMD GPUs) has tree-mask offsets of its own since 0.5.10. Its eager path takes the width "
         "from the verify input. Its CUDA-graph path sets `max_q_len` to the server setting "
         "`speculative_num_draft_tokens` and computes the mask offsets from that, up to 0.5.16; 0.5.17 derives the "
-        "width from the rows of the batch (`input_ids.shape[0] // batch_size`)."
+        "width from the rows of the batch (`input_ids.shape[0] // batch_size`). "
+        "diag has no patch for it."
     ),
     why=(
         "Small batches run under CUDA graphs and large ones eager, so the same request can be right in a full server "

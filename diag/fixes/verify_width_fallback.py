@@ -15,7 +15,8 @@ FIX = Fix(
         "0.5.21 takes the width of a verify step from `spec_info.num_tokens_per_req`. Its class default is -1, and "
         "where it is not above 0 the backend falls back to the width that graphs are captured with, whatever "
         "`draft_token_num` says. The inputs of the release set both. An algorithm of a fork or a plugin that was "
-        "written for 0.5.20 or older sets `draft_token_num` alone."
+        "written for 0.5.20 or older sets `draft_token_num` alone. "
+        "diag has no patch for it."
     ),
     why=(
         "It is mask-indptr again, for that algorithm only: wrong offsets, garbled text, no message, in a release in "

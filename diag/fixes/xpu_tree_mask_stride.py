@@ -16,7 +16,8 @@ FIX = Fix(
         "The backend for Intel GPUs is a copy of the FlashAttention backend: with --speculative-eagle-topk above 1 it "
         "extracts the draft tree from `spec_info.custom_mask` with rows as wide as the server setting "
         "`speculative_num_draft_tokens`. It has no CUDA-graph path. 0.5.23 takes the width from the verify input for "
-        "topk 1, and not for trees."
+        "topk 1, and not for trees. "
+        "diag has no patch for it."
     ),
     why="As with fa-tree-mask-stride: a tree that is not as wide as the setting garbles the text without any error.",
     do=("Keep the tree as wide as speculative_num_draft_tokens.",),
