@@ -38,8 +38,9 @@ schema: 1
 name: two
 max_new_tokens: 20
 prompts:
-  - name: weekdays
-    text: "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, Monday, Tuesday,"
+  # One whose trees cannot be filled, so that padding is there and innocent, and one whose trees always are.
+  - name: poem
+    user: "Write a short poem about the ocean."
   - name: cycle
     text: "a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2"
 """
