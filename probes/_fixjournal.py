@@ -20,6 +20,7 @@ from ._fixfiles import FLAGS, PRIVATE, Ops, Refused, bytes_of
 Json = Dict[str, Any]
 
 LOCK_WAIT_S = 5.0
+GONE_S = 1.0  # and this much more, where the holder cannot be seen: it may be leaving
 
 
 def state_dir() -> str:
@@ -172,10 +173,17 @@ class Lock:
         if os.path.isdir(package_folder):
             self.fds.append(os.open(package_folder, os.O_RDONLY))
         deadline = time.monotonic() + LOCK_WAIT_S
-        while not all(_try_lock(fd) for fd in self.fds):
-            if time.monotonic() > deadline:
+        while True:
+            # In this order, and never the second without the first: two who hold one each would wait for each other.
+            taken = next((at for at, fd in enumerate(self.fds) if not _try_lock(fd)), None)
+            if taken is None:
+                break
+            late, who = time.monotonic() - deadline, None
+            if late > 0:
+                who = _holder_of(package_folder) if taken else holder(folder)
+            if who is not None or late > GONE_S:
                 self.release()
-                raise busy(holder(folder) or _holder_of(package_folder) or {})
+                raise busy(who or {})
             time.sleep(0.05)
         who = dict(operator(), pid=os.getpid(), since_unix=time.time(), host=socket.gethostname())
         try:

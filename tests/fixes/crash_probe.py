@@ -86,22 +86,27 @@ def run(args: Json, talk: Any = None) -> Json:
 
 def batch(args: Json) -> Json:
     """args: site (folder), start (its copy and the state's, to begin each time from), act, then: [apply, revert],
-    hows, calls {apply, revert}. -> {"operations": n, "rows": [see `aftermath`]}"""
+    hows, calls {apply, revert}, again: what comes after is killed, too, after these operations (0: it is not).
+    -> {"operations": n, "rows": [see `aftermath`]}"""
     quick()
     rows: list[Json] = []
     names = in_child(lambda: counted(args))["names"]
+    again = args.get("again", [0])
     for after, name in enumerate(names, 1):
         for how in args["hows"]:
             if how != "tear" or name == "write":
-                rows += [dict(one(args, after, how, then), name=name) for then in args["then"]]
+                rows += [dict(one(args, after, how, then, k), name=name) for then in args["then"] for k in again]
     restore(args)
     return {"operations": len(names), "rows": rows}
 
 
-def one(args: Json, after: int, how: str, then: str) -> Json:
+def one(args: Json, after: int, how: str, then: str, again: int = 0) -> Json:
     restore(args)
     killed = in_child(lambda: real.run(dict(args["calls"][args["act"]]), None, Struck(after, how)))
     row = {"act": args["act"], "after": after, "how": how, "struck": killed.get("signal") == signal.SIGKILL}
+    if again:
+        second = in_child(lambda: real.run(dict(args["calls"][then]), None, Struck(again)))
+        row.update(again=again, struck_again=second.get("signal") == signal.SIGKILL)
     return dict(row, **in_child(lambda: aftermath(args, then)))
 
 

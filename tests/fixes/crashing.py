@@ -98,10 +98,14 @@ class Rig:
         (info / "RECORD").touch()
         return rig
 
+    def host(self, host: Host) -> Host:
+        """The same host, with this rig's state folder and without looking for a Python first."""
+        return host.model_copy(update={"env": self.env, "helper_python": sys.executable})
+
     def prepare(self, host: Host) -> None:
         """Make what a crash of apply, and of revert, begins from."""
         self.keep("apply")
-        with connect(host.model_copy(update={"env": self.env})) as transport:
+        with connect(self.host(host)) as transport:
             courier.call(transport, "fixtx", self.args("apply")["calls"]["apply"])
         self.keep("revert")
 
@@ -123,6 +127,7 @@ class Rig:
 
     def restore(self, act: str) -> None:
         fresh, gone = self.root / "now.new", self.root / "now.old"
+        shutil.rmtree(gone, ignore_errors=True)
         shutil.copytree(self.root / act, fresh)
         (self.root / "now").rename(gone)
         fresh.rename(self.root / "now")
@@ -165,7 +170,7 @@ def cut_off(rig: Rig, host: Host, act: str, operations: Sequence[int]) -> list[d
     args = {"action": "chain", **rig.args(act)}
     for at, after in enumerate([*operations, 0]):
         look = None if at == 0 else ("apply", "revert")[at % 2]
-        with connect(host.model_copy(update={"env": rig.env})) as transport:
+        with connect(rig.host(host)) as transport:
             talk = courier.converse(transport, "fixtx", {**args, "look": look, "after": after})
             if look is not None:
                 event = talk.next(30)
@@ -217,12 +222,12 @@ def problems(row: Mapping[str, Any]) -> list[str]:
     where = f"{row.get('act')} {row.get('how', 'cut')} after {row.get('after')} ({row.get('name')}), then {row['then']}"
     sides, ends = _sides(row["seen"]), _sides(row["end"])
     claimed = {"applied": ["new"] * 2, "not_applied": ["old"] * 2}.get(row["state"], sides)
-    named = ["new" if each == "fixed" else "old" for each in row["is"]] or ["old"] * 2
+    named = ["new" if each == "fixed" else "old" for each in row["is"]] or ["old"] * 2 if "is" in row else sides
     wanted = "new" if row["then"] == "apply" else "old"
     found = {
         "a file is half written": "half" not in sides + ends,
         f"status says {row['state']}, files are {sides}": claimed == sides and row["state"] != "modified",
-        f"status names the files {row['is']}, they are {sides}": named == sides,
+        f"status names the files {row.get('is')}, they are {sides}": named == sides,
         f"the lock is held by {row['lock']}": row["lock"] is None,
         f"it could not be ended: {row['error']}": row["error"] is None,
         f"it ended as {ends}, {row['end_state']}": ends == [wanted] * 2

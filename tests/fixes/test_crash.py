@@ -45,7 +45,7 @@ def rig(rigs: Callable[[], Rig]) -> Rig:
 @pytest.mark.parametrize("act", ["apply", "revert"])
 def test_killed_after_every_operation(act: str, rig: Rig, sshd: Sshd) -> None:
     args = {"action": "batch", "hows": ["kill", "tear"], "then": ["apply", "revert"], **rig.args(act)}
-    with connect(sshd.host_with(env=rig.env)) as transport, Watch(rig) as watch:
+    with connect(rig.host(sshd.host)) as transport, Watch(rig) as watch:
         document = courier.call(transport, "fixtx", args, timeout_s=120)
     rows = document["rows"]
     assert [problem for row in rows for problem in problems(row)] == []
@@ -63,7 +63,7 @@ def test_cut_off_after_every_operation(rigs: Callable[[], Rig], sshd: Sshd) -> N
     made = [rigs() for _ in parts]
     counts = {}
     for act in ("apply", "revert"):
-        with connect(sshd.host_with(env=made[0].env)) as transport:
+        with connect(made[0].host(sshd.host)) as transport:
             counts[act] = len(courier.call(transport, "fixtx", {"action": "chain", **made[0].args(act)})["names"])
     chains = {"apply": 2, "revert": 1}
 
@@ -86,7 +86,7 @@ def test_cut_off_after_every_operation(rigs: Callable[[], Rig], sshd: Sshd) -> N
 @pytest.mark.parametrize("act", ["apply", "revert"])
 def test_what_the_person_sees(act: str, how: str, rig: Rig, sshd: Sshd) -> None:
     """The same from the laptop's side, for an operation now and then: the error, the status, the way on."""
-    host = sshd.host_with(env=rig.env)
+    host = rig.host(sshd.host)
     rig.restore("apply")
     with connect(host) as transport:
         before = transaction.inspect(transport, FIX, str(rig.site))
@@ -118,7 +118,7 @@ def test_what_the_person_sees(act: str, how: str, rig: Rig, sshd: Sshd) -> None:
 
 
 def test_status_while_one_works_without_its_connection(rig: Rig, sshd: Sshd) -> None:
-    host = sshd.host_with(env=rig.env)
+    host = rig.host(sshd.host)
     rig.restore("apply")
     with connect(host) as transport:
         before = transaction.inspect(transport, FIX, str(rig.site))

@@ -102,7 +102,7 @@ def test_those_who_wait_find_it_done(rig: Rig) -> None:
 
 @pytest.mark.sshd
 def test_the_loser_learns_who_and_since_when(rig: Rig, sshd: Sshd) -> None:
-    host = sshd.host_with(env=rig.env)
+    host = rig.host(sshd.host)
     gate = rig.root / "gate"
     with connect(host) as one, connect(host) as two, ThreadPoolExecutor(1) as pool:
         before = transaction.inspect(one, FIX, str(rig.site))
@@ -127,7 +127,7 @@ def test_the_loser_learns_who_and_since_when(rig: Rig, sshd: Sshd) -> None:
 @pytest.mark.sshd
 def test_a_stale_lock_ends_with_its_holder(rig: Rig, sshd: Sshd) -> None:
     """One who hangs keeps it, is named with how long, and when it is ended the next one finishes or undoes its work."""
-    host = sshd.host_with(env=rig.env)
+    host = rig.host(sshd.host)
     with connect(host) as one, connect(host) as two, ThreadPoolExecutor(1) as pool:
         before = transaction.inspect(one, FIX, str(rig.site))
         plan = transaction.plan(FIX, before)

@@ -9,16 +9,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from diag import cli
-from diag.errors import FileNotAsExpected, PackageNotInstalled
+from diag.errors import FileNotAsExpected, PackageNotInstalled, PreconditionFailed
 from diag.fixes import transaction
 from diag.fixes.catalogue import Fix, get
 from diag.hosts.inventory import Host
 from diag.hosts.transport import Transport, connect
+from diag.source import oracle
+from diag.source.oracle import OracleAnswer
 from tests.source.releases import PATH, source
 
 pytestmark = pytest.mark.wheel
@@ -225,6 +229,50 @@ def test_an_interrupted_change_is_ended_first(
     assert list(site.rglob("*.diag")) == []
 
 
+def test_check_touches_nothing(transport: Transport, fix: Fix, site: Site, tmp_path: Path) -> None:
+    change = transaction.plan(fix, transaction.inspect(transport, fix))
+    assert transaction.check(transport, fix, change) == "apply"
+    assert not (tmp_path / "state").exists()
+    transaction.apply(transport, fix, change)
+    change = transaction.plan(fix, transaction.inspect(transport, fix))
+    assert transaction.check(transport, fix, change) == "nothing"
+    (site / PATH).write_text(source(VERSION) + "# mine\n")
+    change = transaction.plan(fix, transaction.inspect(transport, fix))
+    (site / PATH).write_text(source(VERSION))
+    with pytest.raises(FileNotAsExpected, match="changed since it was read"):
+        transaction.check(transport, fix, change)
+
+
+def test_a_fault_that_no_edit_mends_is_refused_with_what_to_do(transport: Transport, fix: Fix, site: Site) -> None:
+    unmendable = replace(fix, mend=None, do=("Use another backend.", "Or wait."))
+    with pytest.raises(PreconditionFailed) as caught:
+        transaction.plan(unmendable, transaction.inspect(transport, unmendable))
+    assert caught.value.next == "Use another backend."
+    assert (site / PATH).read_text() == source(VERSION)
+
+
+@pytest.mark.parametrize("verdict", ["right", "cannot_tell", "wrong"])
+def test_the_oracle_is_asked_before_anything_is_changed(
+    verdict: str, transport: Transport, fix: Fix, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def ask_text(transport: Transport, fix_id: str, site_packages: str, python: str, text: str) -> OracleAnswer:
+        asked.append((fix_id, site_packages, text, (site / PATH).read_text()))
+        return OracleAnswer(verdict, "so it is", "in short")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(oracle, "ask_text", ask_text, raising=False)
+    fix = replace(fix, oracle=True)
+    if verdict == "wrong":
+        with pytest.raises(PreconditionFailed, match="computes wrong values") as caught:
+            applied(transport, fix)
+        assert caught.value.details == ["so it is"]
+        assert (site / PATH).read_text() == source(VERSION)
+    else:
+        assert applied(transport, fix).oracle == transaction.Proof(verdict, "so it is")
+    assert asked == [(fix.id, str(site), fix.rewrite(source(VERSION)), source(VERSION))]
+
+
 # --- the command line --------------------------------------------------------------------------------------
 
 
@@ -276,6 +324,42 @@ def test_the_commands_as_a_person_reads_them(run: Callable[..., tuple[int, str, 
     code, out, _ = run("fix", "revert", "here", "mask-indptr")
     assert code == 0
     assert "to the byte" in out
+
+
+def test_check_and_force_on_the_command_line(run: Callable[..., tuple[int, str, str]], site: Site) -> None:
+    code, out, _ = run("fix", "apply", "here", "mask-indptr", "--check", "--json")
+    document = json.loads(out)
+    assert (code, document["command"], document["would"]) == (0, "fix apply --check", "apply")
+    code, out, err = run("fix", "apply", "here", "mask-indptr", "--check", "--diff")
+    assert code == 0
+    assert out.startswith("--- a/")
+    assert "It would be applied to" in err
+    assert (site / PATH).read_text() == source(VERSION)
+    run("fix", "apply", "here", "mask-indptr", "--yes")
+    code, out, _ = run("fix", "apply", "here", "mask-indptr", "--check")
+    assert (code, out.startswith("Nothing to do")) == (0, True)
+
+    mine = (site / PATH).read_text() + "# mine\n"
+    (site / PATH).write_text(mine)
+    code, _, err = run("fix", "revert", "here", "mask-indptr")
+    assert code == 5
+    assert "+# mine" in err
+    assert "--force" in err
+    assert (site / PATH).read_text() == mine
+    code, out, _ = run("fix", "revert", "here", "mask-indptr", "--force", "--json")
+    document = json.loads(out)
+    assert (code, document["state"], document["oracle"]) == (0, "not_applied", None)
+    assert [Path(kept).read_text() for kept in document["kept"]] == [mine]
+    assert (site / PATH).read_text() == source(VERSION)
+    (site / PATH).write_text(source(VERSION).replace("class TritonAttnBackend", "class TritonBackend"))
+    assert run("fix", "apply", "here", "mask-indptr", "--check")[0] == 5
+
+
+def test_every_document_is_as_the_schema_says(run: Callable[..., tuple[int, str, str]], site: Site) -> None:
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "schemas" / "fix.json").read_text())
+    for arguments in (("apply", "--check"), ("apply",), ("status",), ("revert",), ("apply", "--check", "--diff")):
+        _, out, _ = run("fix", arguments[0], "here", "mask-indptr", *arguments[1:], "--json")
+        jsonschema.validate(json.loads(out), schema)
 
 
 def test_text_from_the_host_cannot_reach_the_terminal(run: Callable[..., tuple[int, str, str]], site: Site) -> None:
