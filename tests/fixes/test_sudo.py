@@ -59,7 +59,7 @@ def fake(folder: Path, text: str) -> str:
 
 
 def test_everything_of_a_fix_runs_by_sudo(rig: Rig, tmp_path: Path) -> None:
-    host = Host(name="here", address="local", sudo=True, env=rig.env)
+    host = rig.host(Host(name="here", address="local", sudo=True))
     log = tmp_path / "log"
     with WithPath(host, PATH=fake(tmp_path, FAKE), DIAG_TEST_LOG=str(log)) as transport:
         change = transaction.plan(FIX, transaction.inspect(transport, FIX, str(rig.site)))
@@ -164,7 +164,7 @@ def test_the_real_sudo_refuses_nobody(open_rig: Rig) -> None:
 
 def test_the_real_sudo_lets_root(open_rig: Rig) -> None:
     real_sudo()
-    with LocalTransport(Host(name="here", address="local", sudo=True, env=open_rig.env)) as transport:
+    with LocalTransport(open_rig.host(Host(name="here", address="local", sudo=True))) as transport:
         change = transaction.plan(FIX, transaction.inspect(transport, FIX, str(open_rig.site)))
         outcome = transaction.apply(transport, FIX, change)
         assert json.loads((open_rig.root / "now/state/diag/fixes/lock").read_text())["user"]

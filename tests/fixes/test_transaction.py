@@ -60,7 +60,8 @@ def site(prefix: Path) -> Site:
 @pytest.fixture
 def host(tmp_path: Path, prefix: Path) -> Host:
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    return Host(name="here", address="local", python=str(prefix / "bin" / "python"), env=env)
+    python = str(prefix / "bin" / "python")
+    return Host(name="here", address="local", python=python, helper_python=sys.executable, env=env)
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def run(
     config = tmp_path / "config"
     config.mkdir()
     (config / "hosts.toml").write_text(
-        f'schema = 1\n[hosts.here]\naddress = "local"\npython = "{host.python}"\n'
+        f'schema = 1\n[hosts.here]\naddress = "local"\npython = "{host.python}"\nhelper_python = "{sys.executable}"\n'
         f'[hosts.here.env]\nXDG_STATE_HOME = "{host.env["XDG_STATE_HOME"]}"\n'
     )
     monkeypatch.setenv("DIAG_CONFIG_DIR", str(config))
@@ -124,7 +125,7 @@ def test_apply_and_revert(transport: Transport, fix: Fix, site: Site) -> None:
 
 @pytest.mark.sshd
 def test_over_ssh_in_two_commands_each(sshd, site: Site, host: Host, fix: Fix) -> None:  # type: ignore[no-untyped-def]
-    with connect(sshd.host_with(python=host.python, env=host.env)) as transport:
+    with connect(sshd.host_with(python=host.python, helper_python=sys.executable, env=host.env)) as transport:
         begun = sshd.execs()
         assert applied(transport, fix).standing.state == "applied"
         assert sshd.execs() - begun <= 2
