@@ -49,12 +49,33 @@ class Rejected:
 
 
 @dataclass(frozen=True)
+class Rate:
+    """garbled of tried boots, with the 95 % interval of the rate."""
+
+    garbled: int
+    tried: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """active, idle: boots with and without the culprit. share: of the requests in a garbled boot, how many garble."""
+
+    active: Rate
+    idle: Rate
+    share: float | None = None
+
+
+@dataclass(frozen=True)
 class Verdict:
     """culprit: the hypothesis named; inseparable: others that no configuration tells apart from it; untested: those
     that rest on a value which the server did not report.
 
     sufficient, necessary: numbers of the trials that show it. confidence: share of prior weight among what is
-    left, 1.0 when nothing else is.
+    left, 1.0 when nothing else is; for a fault that may flake, the probability that it is the culprit.
+    rates: how often it shows. held_out: trials of configurations that took no part in finding the culprit and went
+    as it foretold. beyond: for `unexplained`, a rule outside the plan's hypotheses that would fit.
     """
 
     kind: VerdictKind
@@ -68,6 +89,14 @@ class Verdict:
     cleared: Mapping[str, int] | None = None
     rejected: tuple[Rejected, ...] = ()
     alive: tuple[tuple[Hypothesis, float], ...] = ()
+    rates: Rates | None = None
+    held_out: tuple[int, ...] = ()
+    beyond: str = ""
+
+    @property
+    def runners_up(self) -> tuple[tuple[Hypothesis, float], ...]:
+        """Others with their probability, likeliest first; what nothing tells from the culprit is not among them."""
+        return tuple((h, w) for h, w in self.alive if h is not self.culprit and h not in self.inseparable)
 
 
 class Search(Protocol):
@@ -105,10 +134,10 @@ class DeterministicSearch:
         opening = self._opening(trials, evidence)
         if opening is not None:
             return opening
-        if (clash := _contradiction(evidence)) is not None:
+        if (clash := contradiction(evidence)) is not None:
             return self._end("unexplained", evidence, f"trials {clash[0]} and {clash[1]} are alike and differ")
         alive = self._alive(evidence)
-        leader = next((h for h, _ in alive if _explains(h, evidence)), None)
+        leader = next((h for h, _ in alive if explains(h, evidence)), None)
         if leader is None:
             return self._end("unexplained", evidence, "no single factor, pair or rule predicts what was seen")
         untried = self._untried(trials)
@@ -152,12 +181,12 @@ class DeterministicSearch:
 
     def _alive(self, evidence: Sequence[Trial]) -> list[tuple[Hypothesis, float]]:
         """Hypotheses that predict every trial, heaviest first."""
-        alive = [(h, w) for h, w in self._prior if not any(_contradicts(h, t) for t in evidence)]
+        alive = [(h, w) for h, w in self._prior if not any(contradicts(h, t) for t in evidence)]
         return sorted(alive, key=lambda hw: -hw[1])
 
     def _untried(self, trials: Sequence[Trial]) -> list[_Candidate]:
         """Not tried, and not the same in effect as what was tried or did not start."""
-        return [c for c in self._candidates if not any(_same_config(c.config, t.config) for t in trials)]
+        return [c for c in self._candidates if not any(same_config(c.config, t.config) for t in trials)]
 
     def _best_split(self, alive: list[tuple[Hypothesis, float]], untried: Sequence[_Candidate]) -> Next | None:
         best: tuple[float, float, _Candidate] | None = None
@@ -177,7 +206,7 @@ class DeterministicSearch:
 
     def _confirm(self, leader: Hypothesis, evidence: Sequence[Trial], untried: Sequence[_Candidate]) -> Next | None:
         """The first claim that no trial shows yet, tried with nothing changed but what it speaks of."""
-        for claim in _claims(leader, self.space):
+        for claim in claims(leader, self.space):
             if any(claim.shown_by(t) for t in evidence):
                 continue
             options = [c for c in untried if leader.active(c.values) is claim.fails and claim.covers(c.config)]
@@ -194,7 +223,7 @@ class DeterministicSearch:
         untried: Sequence[_Candidate],
     ) -> Verdict:
         # What rests on a value that the server never told is neither a rival nor ruled out.
-        untested = [h for h, _ in alive if h is not leader and not _explains(h, evidence)]
+        untested = [h for h, _ in alive if h is not leader and not explains(h, evidence)]
         rivals = [(h, w) for h, w in alive if h not in untested]
         total = sum(weight for _, weight in rivals)
         others = [h for h, _ in rivals if h is not leader]
@@ -206,9 +235,9 @@ class DeterministicSearch:
             confidence=sum(w for h, w in rivals if h is leader or h in same_everywhere) / total,
             inseparable=tuple(same_everywhere),
             untested=tuple(untested),
-            sufficient=_sufficient(leader, self.space, evidence),
-            necessary=_necessary(leader, self.space, evidence),
-            cleared=_cleared(leader, self.space, evidence),
+            sufficient=sufficient(leader, self.space, evidence),
+            necessary=necessary(leader, self.space, evidence),
+            cleared=cleared(leader, self.space, evidence),
             rejected=self._rejected(evidence),
             alive=tuple(alive),
         )
@@ -216,7 +245,7 @@ class DeterministicSearch:
     def _rejected(self, evidence: Sequence[Trial]) -> tuple[Rejected, ...]:
         rejected = []
         for hypothesis, _ in self._prior:
-            against = next((t for t in evidence if _contradicts(hypothesis, t)), None)
+            against = next((t for t in evidence if contradicts(hypothesis, t)), None)
             if against is not None:
                 verb = "failed without it" if against.outcome is Outcome.FAIL else "passed with it"
                 rejected.append(Rejected(hypothesis, against.number, verb))
@@ -249,12 +278,12 @@ class BothEnds:
         return 2
 
 
-def _contradicts(hypothesis: Hypothesis, trial: Trial) -> bool:
+def contradicts(hypothesis: Hypothesis, trial: Trial) -> bool:
     active = hypothesis.active(trial.effective)
     return active is not None and active is not (trial.outcome is Outcome.FAIL)
 
 
-def _explains(hypothesis: Hypothesis, evidence: Sequence[Trial]) -> bool:
+def explains(hypothesis: Hypothesis, evidence: Sequence[Trial]) -> bool:
     """Whether it foretells every failure. One whose values nobody could read is contradicted by nothing, and explains
     nothing."""
     return all(hypothesis.active(t.effective) is True for t in evidence if t.outcome is Outcome.FAIL)
@@ -279,7 +308,7 @@ def _information(alive: Sequence[tuple[Hypothesis, float]], values: Mapping[str,
 
 
 @dataclass(frozen=True)
-class _Claim:
+class Claim:
     """`base`, changed in no factors but `names`, fails, or passes."""
 
     base: Mapping[str, Value]
@@ -294,21 +323,21 @@ class _Claim:
         return (trial.outcome is Outcome.FAIL) is self.fails and self.covers(trial.config)
 
 
-def _claims(leader: Hypothesis, space: Space) -> Iterator[_Claim]:
+def claims(leader: Hypothesis, space: Space) -> Iterator[Claim]:
     """What naming it says: it suffices, and without it all is well. "a or b": each alone suffices. "a and b":
     without either of them all is well."""
     together, each = [leader.factors], [(name,) for name in leader.factors]
     for names in each if leader.kind == "either" else together:
-        yield _Claim(space.good, names, True, f"with {_these(leader, names)} alone: must fail")
+        yield Claim(space.good, names, True, f"with {_these(leader, names)} alone: must fail")
     for names in each if leader.kind in ("pair", "triple") else together:
-        yield _Claim(space.bad, names, False, f"without {_these(leader, names)}: must pass")
+        yield Claim(space.bad, names, False, f"without {_these(leader, names)}: must pass")
 
 
 def _these(leader: Hypothesis, names: tuple[str, ...]) -> str:
     return "the culprit" if names == leader.factors else names[0]
 
 
-def _sufficient(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> tuple[int, ...]:
+def sufficient(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> tuple[int, ...]:
     """Trials that failed with the culprit, every innocent factor at its good level."""
     return tuple(
         t.number
@@ -317,7 +346,7 @@ def _sufficient(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> 
     )
 
 
-def _necessary(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> tuple[int, ...]:
+def necessary(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> tuple[int, ...]:
     """Trials that passed without the culprit, every innocent factor at its failing level."""
     return tuple(
         t.number
@@ -326,7 +355,7 @@ def _necessary(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> t
     )
 
 
-def _cleared(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> dict[str, int]:
+def cleared(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> dict[str, int]:
     """Innocent factor -> a trial that failed although the factor stood at its good level."""
     cleared = {}
     for factor in space.factors:
@@ -339,20 +368,20 @@ def _cleared(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> dic
     return cleared
 
 
-def _contradiction(evidence: Sequence[Trial]) -> tuple[int, int] | None:
+def contradiction(evidence: Sequence[Trial]) -> tuple[int, int] | None:
     for i, a in enumerate(evidence):
         for b in evidence[i + 1 :]:
-            if _same_config(a.config, b.config) and a.outcome is not b.outcome:
+            if same_config(a.config, b.config) and a.outcome is not b.outcome:
                 return a.number, b.number
     return None
 
 
-def _same_config(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
+def same_config(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
     return all(same(a[name], b[name]) for name in a)
 
 
 def _at(evidence: Sequence[Trial], config: Mapping[str, Value]) -> list[Trial]:
-    return [t for t in evidence if _same_config(t.config, config)]
+    return [t for t in evidence if same_config(t.config, config)]
 
 
 def _has(evidence: Sequence[Trial], config: Mapping[str, Value]) -> bool:

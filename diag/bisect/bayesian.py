@@ -1,0 +1,564 @@
+"""The search for faults that may flake: `search.Search`, decided by diag.bisect.engine. Pure, like the other.
+
+The boot is the unit of evidence, x garbled of n requests its result; rates are unknown and integrated out; the next
+trial is the one with the most information per minute. Before a name is said the claim is tried from both ends and on
+configurations nobody has tried (hold-outs), and a rule outside the hypotheses must not explain the trials better.
+
+`deterministic`: True when the fault is known to show every time. Then a trial is a proof, and the search ends about
+as early as `DeterministicSearch`, but for the hold-outs. At the first contradiction that is given up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import betaincinv
+
+from diag.bisect.engine import beyond, gain, rates, rows, starts, stopping
+from diag.bisect.engine.posterior import Posterior, posterior, unexplained
+from diag.bisect.engine.rows import FALSE, TRUE, UNKNOWN, Bools, Codes, Floats, Singles
+from diag.bisect.expr import Value
+from diag.bisect.hypotheses import Hypothesis, enumerate_all
+from diag.bisect.search import (
+    Next,
+    Rate,
+    Rates,
+    Rejected,
+    Verdict,
+    VerdictKind,
+    claims,
+    cleared,
+    contradicts,
+    explains,
+    necessary,
+    same_config,
+    sufficient,
+)
+from diag.bisect.space import Config, Space, same
+from diag.bisect.trial import Outcome, Trial
+
+MAX_ENUMERATED = 1 << 14
+POOL = 64
+UNEXPLAINED_PRIOR = 2e-4
+CERTAIN = 0.6
+"""Prior weight of a fault that shows every time: of 92 public reports 37 were intermittent."""
+BEYOND_PRIOR = 0.3
+"""Of rules outside the hypotheses, all together: how long an exact search goes on trying to meet one."""
+LEADERS = 3
+
+Minutes = Callable[[Config, Config | None], float]
+"""What a trial of the first configuration costs while the second one is running (None: nothing is)."""
+
+
+@dataclass(frozen=True)
+class _View:
+    """What the trials so far amount to."""
+
+    trials: Sequence[Trial]
+    evidence: list[Trial]
+    active: Codes  # (evidence, rows)
+    x: Floats
+    n: Floats
+    groups: list[int]
+    exact: bool
+    rates: rates.Rates
+    post: Posterior
+    weight: Floats  # (rows,), with `outside` they sum to 1
+    outside: float
+
+    @property
+    def leader(self) -> int:
+        return int(self.weight.argmax())
+
+    @property
+    def requests(self) -> int:
+        return int(np.median(self.n)) if len(self.n) else 1
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """What can be tried, one configuration for each effect."""
+
+    candidates: rows.Candidates
+    active: Codes  # (candidates, rows)
+    facts: Codes  # (candidates, members)
+
+    @cached_property
+    def share(self) -> Singles:
+        half: Singles = self.active.astype(np.float32)
+        half *= 0.5
+        return half
+
+
+class BayesianSearch:
+    def __init__(
+        self,
+        space: Space,
+        *,
+        deterministic: bool | None = None,
+        quick: bool = False,
+        max_trials: int = 200,
+        seed: int = 0,
+        minutes: Minutes | None = None,
+        valid: Callable[[Config], bool] | None = None,
+        confirm: bool = True,
+    ) -> None:
+        """deterministic: True declared, False never, None learned. minutes: cost of a trial. valid: constraints.
+        confirm: False names the leader without trying its claims (for measurements)."""
+        self.space = space
+        self.deterministic = deterministic
+        self.stop = stopping.QUICK if quick else stopping.STOP
+        self.max_trials = max_trials
+        self.minutes, self.valid, self.confirm = minutes, valid, confirm
+        self._seed = seed
+        prior = enumerate_all(space)
+        self.hypotheses = [h for h, _ in prior]
+        self._log_prior = np.log([w for _, w in prior])
+        self._table = rows.table(self.hypotheses)
+        self._suspects = [i for i, m in enumerate(self._table.members) if m in space.factors]
+        self._beyond = beyond.rules(len(self._suspects))
+        self._sizes = math.prod(len(f.levels) for f in space.factors)
+        self._rows: dict[tuple[tuple[str, Value], ...], Codes] = {}
+        self._pools: dict[tuple[tuple[str, Value], ...], _Pool] = {}
+        self._led: dict[int, int] = {}
+
+    # protocol
+
+    def next(self, trials: Sequence[Trial]) -> Next | Verdict:
+        evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
+        opening = self._opening(trials, evidence)
+        if opening is not None:
+            return opening
+        view = self._view(trials, evidence)
+        if self.deterministic is True and not view.exact:
+            again = self._contradicted(view)
+            if again is not None:
+                return again
+        if view.outside > 0.9 or self._misfit(view):
+            return self._unexplained(view)
+        leader = self.hypotheses[view.leader]
+        pool = self._pool(view)
+        alike = (pool.active == pool.active[:, [view.leader]]).all(axis=0)
+        alike &= (view.active == view.active[:, [view.leader]]).all(axis=0)
+        sure = float(view.weight[alike].sum())
+        step = None
+        if sure < self.stop:
+            step = self._most_informative(view, pool)
+        if sure >= self.stop or (step is None and view.exact and explains(leader, evidence)):
+            if leader.kind in ("always", "never"):
+                return self._nothing_to_blame(view)
+            step = self._to_confirm(view, pool) if self.confirm else None
+            if step is None:
+                return self._name(view, alike, sure)
+        spent = len(trials) >= self.max_trials
+        if (step is None or spent) and leader.kind in ("always", "never") and sure > 0.5:
+            return self._nothing_to_blame(view)
+        if step is None:
+            if view.outside > 0.5 or not explains(leader, evidence):
+                return self._unexplained(view)
+            return self._end("narrowed", view, "nothing that is left to try tells the rest apart")
+        if spent:
+            return self._end("narrowed", view, f"{self.max_trials} trials are spent")
+        return step
+
+    def expected_trials(self, trials: Sequence[Trial]) -> int:
+        evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
+        view = self._view(trials, evidence)
+        share = float(np.clip(view.weight, 1e-12, 1) @ -np.log2(np.clip(view.weight, 1e-12, 1)))
+        ends = sum(not any(same_config(t.config, end) for t in evidence) for end in (self.space.good, self.space.bad))
+        show = self._shows(view)
+        bits_a_trial = 1.0 if view.exact else max(0.15, 0.8 * show**2)
+        rest = 0 if not self.confirm else 2 if view.exact else stopping.hold_outs(show)
+        return len(trials) + ends + math.ceil(share / bits_a_trial) + rest
+
+    # the steps
+
+    def _opening(self, trials: Sequence[Trial], evidence: list[Trial]) -> Next | Verdict | None:
+        """Without a good text there is nothing to compare with, without a failure nothing to find."""
+        space = self.space
+        good = [t for t in evidence if same_config(t.config, space.good)]
+        bad = [t for t in evidence if same_config(t.config, space.bad)]
+        good_failed = sum(t.outcome is Outcome.FAIL for t in good)
+        bad_failed = sum(t.outcome is Outcome.FAIL for t in bad)
+        asked = [sum(same_config(t.config, end) for t in trials) for end in (space.good, space.bad)]
+        if not good:
+            if asked[0] >= 2:
+                return self._bare("environmental", evidence, "the good configuration gave no answers, twice")
+            return Next(space.good, "the good configuration: its texts are what others are compared with")
+        if good_failed and (self.deterministic or good_failed > len(good) // 2) and len(good) < stopping.GOOD_CAP:
+            if self.deterministic or good_failed >= 2:
+                return self._bare("environmental", evidence, "the good configuration is not healthy itself")
+            return Next(space.good, "the good configuration failed: once more, in a new process")
+        if not bad:
+            if asked[1] >= 2:
+                return self._bare("not_reproduced", evidence, "the failing configuration gave no answers, twice")
+            return Next(space.bad, "the failing configuration: does it fail here at all?")
+        tries = 2 if self.deterministic else stopping.REPRODUCE_TRIES
+        if not bad_failed:
+            if len(bad) < tries:
+                return Next(space.bad, "it did not fail: once more, in a new process")
+            times = {2: "twice"}.get(len(bad), f"{len(bad)} times")
+            return self._bare("not_reproduced", evidence, f"the failing configuration gave healthy output {times}")
+        first = next(i for i, t in enumerate(bad) if t.outcome is Outcome.FAIL) + 1
+        wanted = 1 if self.deterministic else stopping.good_passes(1, first)
+        if len(good) - good_failed < wanted and good_failed < 2:
+            return Next(space.good, f"it fails only sometimes: the good configuration must pass {wanted} times")
+        if good_failed >= 2 and good_failed * 4 > len(good):
+            return self._bare("environmental", evidence, "the good configuration is not healthy itself")
+        return None
+
+    def _view(self, trials: Sequence[Trial], evidence: list[Trial]) -> _View:
+        active = (
+            np.stack([self._row(t.effective) for t in evidence])
+            if evidence
+            else np.zeros((0, len(self.hypotheses)), dtype=np.int8)
+        )
+        failed = np.array([t.outcome is Outcome.FAIL for t in evidence], dtype=float)
+        keys = [tuple(t.effective.items()) for t in evidence]
+        number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        groups = [number[key] for key in keys]
+        exact = self.deterministic is True and self._consistent(active, failed, groups)
+        counted = not exact and bool(evidence) and all(t.texts for t in evidence)
+        x = np.array([float(t.garbled) for t in evidence]) if counted else failed
+        n = np.array([float(len(t.texts)) for t in evidence]) if counted else np.ones(len(evidence))
+        certain = 1.0 if exact else 0.0 if self.deterministic is False else CERTAIN
+        over = rates.counts(certain) if counted else rates.bits(certain)
+        post = posterior(active, x, n, self._log_prior, over)
+        log = np.append(post.log_evidence + self._log_prior, -np.inf)
+        if not exact and evidence:
+            log[-1] = unexplained(groups, x, n, over) + math.log(UNEXPLAINED_PRIOR)
+        weight = np.exp(log - log.max())
+        weight /= weight.sum()
+        view = _View(trials, evidence, active, x, n, groups, exact, over, post, weight[:-1], float(weight[-1]))
+        self._led[hash((tuple(keys), tuple(x)))] = view.leader
+        return view
+
+    def _row(self, effective: Mapping[str, Value]) -> Codes:
+        key = tuple(effective.items())
+        if key not in self._rows:
+            self._rows[key] = self._table.active(self._table.columns([effective]))[0]
+        return self._rows[key]
+
+    @staticmethod
+    def _consistent(active: Codes, failed: Floats, groups: Sequence[int]) -> bool:
+        """Whether any hypothesis foretells every trial, and no configuration did both."""
+        if any(len({failed[i] for i, g in enumerate(groups) if g == group}) > 1 for group in set(groups)):
+            return False
+        wrong = np.where(failed[:, None] == 1, active != TRUE, active == TRUE).any(axis=0)
+        return not bool(wrong.all())
+
+    def _fixed(self, trials: Sequence[Trial]) -> dict[str, Value]:
+        """Factors that the server reports the same whatever was asked for."""
+        fixed: dict[str, Value] = {}
+        told = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
+        for factor in self.space.factors:
+            name = factor.name
+            if not told or not all(same(t.effective[name], told[0].effective[name]) for t in told):
+                continue
+            if any(not same(t.config[name], t.effective[name]) for t in told):
+                fixed[name] = told[0].effective[name]
+        return fixed
+
+    def _pool(self, view: _View) -> _Pool:
+        fixed = self._fixed(view.trials)
+        key = tuple(fixed.items())
+        if self._sizes <= MAX_ENUMERATED:
+            if key not in self._pools:
+                self._pools[key] = self._evaluated(rows.everything(self.space.factors), fixed)
+            return self._pools[key]
+        random = np.random.default_rng((self._seed, len(view.trials)))
+        near = [rows.codes_of(self.space.factors, c) for c in (self.space.good, self.space.bad)]
+        for leader in np.argsort(-view.weight)[:LEADERS]:
+            wanted = set(self.hypotheses[leader].factors)
+            for base, other in ((self.space.good, self.space.bad), (self.space.bad, self.space.good)):
+                config = {name: other[name] if name in wanted else base[name] for name in base}
+                near.append(rows.codes_of(self.space.factors, config))
+        return self._evaluated(rows.pool(self.space.factors, near, POOL, random), fixed)
+
+    def _evaluated(self, candidates: rows.Candidates, fixed: Mapping[str, Value]) -> _Pool:
+        if self.valid is not None:
+            keep = [i for i in range(len(candidates.codes)) if self.valid(candidates.config(i))]
+            candidates = rows.Candidates(candidates.factors, candidates.codes[keep])
+        if fixed:
+            # Two command lines with one effect are one trial: the one nearest to the failing configuration stays.
+            dead = [j for j, f in enumerate(candidates.factors) if f.name in fixed]
+            wanted = rows.codes_of(candidates.factors, self.space.bad)
+            codes = candidates.codes[(candidates.codes[:, dead] == wanted[dead]).all(axis=1)]
+            candidates = rows.Candidates(candidates.factors, codes)
+        facts = candidates.columns(self._table.members, fixed)
+        return _Pool(candidates, self._table.active(facts), facts)
+
+    def _chances(self, view: _View, pool: _Pool) -> Floats:
+        """Of each candidate to start. One that was refused itself is not tried again."""
+        codes: dict[bool, list[Codes]] = {True: [], False: []}
+        for t in view.trials:
+            if t.outcome is not Outcome.INFRA:
+                codes[t.outcome is Outcome.SKIP].append(rows.codes_of(self.space.factors, t.config))
+        empty = np.zeros((0, len(self.space.factors)), dtype=np.int8)
+        refused = np.array(codes[True], dtype=np.int8) if codes[True] else empty
+        started = np.array(codes[False], dtype=np.int8) if codes[False] else empty
+        chance = starts.probability(pool.candidates.codes, started, refused)
+        return chance * ~self._among(pool, refused)
+
+    def _among(self, pool: _Pool, codes: Codes) -> Bools:
+        out = np.zeros(len(pool.candidates.codes), dtype=bool)
+        for code in codes:
+            out |= (pool.candidates.codes == code).all(axis=1)
+        return out
+
+    def _tried(self, view: _View, pool: _Pool) -> Bools:
+        """Candidates with the effect of a trial."""
+        return self._among(pool, np.array([self._code(view, t) for t in view.trials], dtype=np.int8))
+
+    def _code(self, view: _View, trial: Trial) -> Codes:
+        fixed = self._fixed(view.trials)
+        config = {name: self.space.bad[name] if name in fixed else level for name, level in trial.config.items()}
+        return rows.codes_of(self.space.factors, config)
+
+    def _most_informative(self, view: _View, pool: _Pool) -> Next | None:
+        keep = np.flatnonzero(view.weight > gain.NEGLIGIBLE)
+        weight = view.weight[keep] / view.weight[keep].sum()
+        hot, cold = gain.predictions(view.post, view.rates, view.requests)
+        share = pool.share if len(keep) == len(view.weight) else pool.share[:, keep]
+        bits = gain.information(share, weight, hot[keep], cold[keep]) * self._chances(view, pool)
+        if view.exact:
+            bits = bits * ~self._tried(view, pool)
+        if bits.max() <= (stopping.SEPARABLE_BITS if view.exact else stopping.NOISY_BITS):
+            return None
+        score = bits if self.minutes is None else bits / self._costs(view, pool)
+        distance = pool.candidates.nearest_first(self.space.bad) if view.exact else np.zeros(len(score))
+        random = np.random.default_rng((self._seed, len(view.trials)))
+        best = gain.choose(score, distance.astype(float), random)
+        return Next(pool.candidates.config(best), self._purpose(view, pool, best))
+
+    def _contradicted(self, view: _View) -> Next | Verdict | None:
+        """Said to show every time, but nothing foretells every trial: the one too many again. If it says the same, no
+        hypothesis is right; if not, the fault flakes, and the search goes on as one for flakes."""
+        for upto in range(1, len(view.evidence) + 1):
+            failed = (view.x[:upto] > 0).astype(float)
+            if not self._consistent(view.active[:upto], failed, view.groups[:upto]):
+                break
+        own = [i for i, g in enumerate(view.groups) if g == view.groups[upto - 1]]
+        if len({bool(view.x[i] > 0) for i in own}) > 1:
+            return None
+        if len(own) >= 2:
+            return self._unexplained(view)
+        return Next(view.evidence[own[0]].config, "nothing predicts what this one showed: once more")
+
+    def _costs(self, view: _View, pool: _Pool) -> Floats:
+        running = view.trials[-1].config if view.trials else None
+        count = len(pool.candidates.codes)
+        if self.minutes is None:
+            return np.ones(count)
+        return np.array([self.minutes(pool.candidates.config(i), running) for i in range(count)])
+
+    def _purpose(self, view: _View, pool: _Pool, best: int) -> str:
+        sides: dict[int, list[int]] = {TRUE: [], FALSE: []}
+        for h in np.argsort(-view.weight, kind="stable"):
+            if view.weight[h] > 1e-3 and pool.active[best, h] in sides:
+                sides[int(pool.active[best, h])].append(int(h))
+        verb = "rules out" if view.exact else "speaks against"
+        clean, garbled = (self._few(sides[side]) for side in (TRUE, FALSE))
+        return f"clean {verb} {clean}; garbled {verb} {garbled}"
+
+    def _few(self, which: Sequence[int]) -> str:
+        if not which:
+            return "nothing"
+        first = self.hypotheses[which[0]].name
+        return first if len(which) == 1 else f"{first} and {len(which) - 1} more"
+
+    def _shows(self, view: _View) -> float:
+        """How often a boot that the leader calls active is seen to garble."""
+        hot, _ = gain.predictions(view.post, view.rates, view.requests)
+        return float(1 - hot[view.leader, 0])
+
+    # before a name is said
+
+    def _to_confirm(self, view: _View, pool: _Pool) -> Next | None:
+        leader, show = self.hypotheses[view.leader], self._shows(view)
+        chance = self._chances(view, pool)
+        possible = (chance > 0) & ~self._tried(view, pool) if view.exact else chance > 0
+        for claim in claims(leader, self.space):
+            shown = sum(claim.shown_by(t) for t in view.evidence)
+            wanted = 1 if claim.fails or view.exact else stopping.passes_needed(show)
+            if shown >= wanted:
+                continue
+            allowed = np.array([f.name in claim.names for f in self.space.factors])
+            base = rows.codes_of(self.space.factors, claim.base)
+            differs = pool.candidates.codes != base
+            fits = possible & ~differs[:, ~allowed].any(axis=1)
+            fits &= pool.active[:, view.leader] == (TRUE if claim.fails else FALSE)
+            if fits.any():
+                options = np.flatnonzero(fits)
+                best = options[differs[options].sum(axis=1).argmin()]
+                return Next(pool.candidates.config(int(best)), claim.purpose)
+        return self._exact_hold_out(view, pool, possible) if view.exact else self._hold_out(view, pool, chance, show)
+
+    def _hold_out(self, view: _View, pool: _Pool, chance: Floats, show: float) -> Next | None:
+        since = self._leads_since(view)
+        before = set(view.groups[:since])
+        idle = view.active[:, view.leader] == FALSE
+        held = [i for i in range(since, len(view.evidence)) if idle[i] and view.groups[i] not in before]
+        for group in dict.fromkeys(view.groups[i] for i in held):
+            own = [i for i in held if view.groups[i] == group]
+            failed = sum(view.evidence[i].outcome is Outcome.FAIL for i in own)
+            if failed and len(own) < 3 and failed * 2 >= len(own) and self._loud(view, own):
+                return Next(view.evidence[own[0]].config, "a surprise where all should be well: once more")
+        if len({view.groups[i] for i in held}) >= stopping.hold_outs(show):
+            return None
+        options = (pool.active[:, view.leader] == FALSE) & ~self._tried(view, pool) & (chance > 0)
+        if not options.any():
+            return None
+        random = np.random.default_rng((self._seed, len(view.trials)))
+        pick = int(random.choice(np.flatnonzero(options)))
+        return Next(pool.candidates.config(pick), "hold-out: nobody has tried it, and all should be well")
+
+    def _loud(self, view: _View, own: Sequence[int]) -> bool:
+        """Whether these boots look more like active ones than like a false alarm within the leader's rates."""
+        hot, idle = view.rates.logs(view.x[own], view.n[own])
+        theta = np.exp(view.rates.log_weight) if view.n.max() == 1 else view.post.theta[view.leader]
+        return bool(theta @ np.exp(hot.sum(axis=0)) > theta @ np.exp(idle.sum(axis=0)))
+
+    def _exact_hold_out(self, view: _View, pool: _Pool, possible: Bools) -> Next | None:
+        """Where a rule outside the hypotheses that fits every trial would contradict the leader."""
+        rivals = self._fitting(view)
+        held = math.exp(float(self._log_prior[view.leader]))
+        doubt = BEYOND_PRIOR * len(rivals) / max(1, len(self._beyond))
+        if doubt <= (1 - self.stop) * (held + doubt):
+            return None
+        disputes = beyond.columns(rivals, pool.facts[:, self._suspects]) != (pool.active[:, [view.leader]] == TRUE)
+        count = disputes.sum(axis=1) * possible * (pool.active[:, view.leader] != UNKNOWN)
+        if not count.max():
+            return None
+        near = pool.candidates.nearest_first(self.space.bad)
+        options = np.flatnonzero(count == count.max())
+        pick = int(options[near[options].argmin()])
+        word = "garbled" if pool.active[pick, view.leader] == TRUE else "clean"
+        return Next(pool.candidates.config(pick), f"hold-out: nobody has tried it, and it should be {word}")
+
+    def _fitting(self, view: _View) -> list[beyond.Rule]:
+        """Rules outside the hypotheses that foretell every trial."""
+        members = [self._table.members[i] for i in self._suspects]
+        facts = np.stack([rows.member_column(m, [t.effective for t in view.evidence]) for m in members], axis=1)
+        failed = np.array([t.outcome is Outcome.FAIL for t in view.evidence])
+        fits = (beyond.columns(self._beyond, facts) == failed[:, None]).all(axis=0)
+        return [rule for rule, fit in zip(self._beyond, fits) if fit]
+
+    def _leads_since(self, view: _View) -> int:
+        """Number of trials after which the leader has always been ahead: what came later did not choose it."""
+        keys = [tuple(t.effective.items()) for t in view.evidence]
+        for upto in range(len(view.evidence) - 1, 1, -1):
+            key = hash((tuple(keys[:upto]), tuple(view.x[:upto])))
+            if key not in self._led:
+                self._view(view.evidence[:upto], view.evidence[:upto])
+            if self._led.get(key, -1) != view.leader:
+                return upto + 1
+        return 2
+
+    def _misfit(self, view: _View) -> bool:
+        """The leader, though ahead, calls configurations idle that fail again and again."""
+        if view.exact or len(view.evidence) < 4:
+            return False
+        idle = view.active[:, view.leader] == FALSE
+        failed = np.array([t.outcome is Outcome.FAIL for t in view.evidence])
+        if view.weight[view.leader] < self.stop:
+            return False
+        # Requests of a healthy boot may be false alarms: only boots that look like the fault count.
+        loud = [bool(failed[i]) and idle[i] and self._loud(view, [i]) for i in range(len(failed))]
+        return stopping.too_many_alarms(sum(loud), int(idle.sum()))
+
+    # verdicts
+
+    def _name(self, view: _View, alike: Bools, sure: float) -> Verdict:
+        leader, evidence = self.hypotheses[view.leader], view.evidence
+        same_everywhere = tuple(h for i, h in enumerate(self.hypotheses) if alike[i] and i != view.leader)
+        alive = self._alive(view)
+        silent = (view.active == UNKNOWN)[[t.outcome is Outcome.FAIL for t in evidence]].any(axis=0)
+        untested = tuple(h for i, h in enumerate(self.hypotheses) if silent[i] and h.kind == "derived")
+        rest = 1 - float(view.weight[[h in untested for h in self.hypotheses]].sum())
+        since = self._leads_since(view)
+        before = set(view.groups[:since])
+        return Verdict(
+            kind="culprit",
+            why="predicts every trial" if view.exact else f"holds {min(sure, 0.999):.1%} of what is possible",
+            culprit=leader,
+            confidence=min(1.0, sure / rest) if rest > 0 else sure,
+            inseparable=same_everywhere,
+            untested=untested,
+            sufficient=sufficient(leader, self.space, evidence),
+            necessary=necessary(leader, self.space, evidence),
+            cleared=cleared(leader, self.space, evidence),
+            rejected=self._rejected(view),
+            alive=alive,
+            rates=self._rates(view),
+            held_out=tuple(evidence[i].number for i in range(since, len(evidence)) if view.groups[i] not in before),
+        )
+
+    def _rates(self, view: _View) -> Rates:
+        column = view.active[:, view.leader]
+        failed = np.array([t.outcome is Outcome.FAIL for t in view.evidence])
+        garbled = view.rates.garbled
+        share = None if garbled is None else float(view.post.theta[view.leader] @ garbled)
+        return Rates(
+            _rate(int((failed & (column == TRUE)).sum()), int((column == TRUE).sum())),
+            _rate(int((failed & (column == FALSE)).sum()), int((column == FALSE).sum())),
+            share,
+        )
+
+    def _alive(self, view: _View) -> tuple[tuple[Hypothesis, float], ...]:
+        order = np.argsort(-view.weight, kind="stable")
+        floor = 1e-3 if not view.exact else 0.0
+        return tuple(
+            (self.hypotheses[i], float(view.weight[i]))
+            for i in order
+            if view.weight[i] > floor and not (view.exact and self._wrong(view, int(i)))
+        )
+
+    def _wrong(self, view: _View, row: int) -> bool:
+        return any(contradicts(self.hypotheses[row], t) for t in view.evidence)
+
+    def _rejected(self, view: _View) -> tuple[Rejected, ...]:
+        """Hypotheses that hold less than a thousandth, each with the trial that speaks loudest against it."""
+        out = []
+        hot, idle = view.rates.logs(view.x, view.n)
+        theta = view.post.theta
+        for i, h in enumerate(self.hypotheses):
+            if view.weight[i] > 1e-3:
+                continue
+            against = [j for j, t in enumerate(view.evidence) if contradicts(h, t)]
+            if not against:
+                continue
+            like = np.exp(np.where((view.active[against, i] == TRUE)[:, None], hot[against], idle[against])) @ theta[i]
+            trial = view.evidence[against[0] if view.exact else against[int(like.argmin())]]
+            verb = "failed without it" if trial.outcome is Outcome.FAIL else "passed with it"
+            out.append(Rejected(h, trial.number, verb))
+        return tuple(out)
+
+    def _nothing_to_blame(self, view: _View) -> Verdict:
+        if self.hypotheses[view.leader].kind == "always":
+            return self._end("environmental", view, "every configuration fails now and then, the good one too")
+        return self._end("not_reproduced", view, "what failed looks like a false alarm: nothing fails again")
+
+    def _unexplained(self, view: _View) -> Verdict:
+        rules = self._fitting(view) if self._suspects else []
+        names = [f"{f.name}" for f in (self._table.members[i] for i in self._suspects)]
+        rule = beyond.told(rules[0], names) if len(rules) == 1 else ""
+        why = "no single factor, pair or rule predicts what was seen"
+        return self._end("unexplained", view, f"{why}; `{rule}` would" if rule else why, rule)
+
+    def _end(self, kind: VerdictKind, view: _View, why: str, rule: str = "") -> Verdict:
+        return Verdict(kind, why, rejected=self._rejected(view), alive=self._alive(view), beyond=rule)
+
+    def _bare(self, kind: VerdictKind, evidence: list[Trial], why: str) -> Verdict:
+        return self._end(kind, self._view(evidence, evidence), why)
+
+
+def _rate(garbled: int, tried: int) -> Rate:
+    """With its 95 % interval (Jeffreys)."""
+    low = float(betaincinv(garbled + 0.5, tried - garbled + 0.5, 0.025)) if garbled else 0.0
+    high = float(betaincinv(garbled + 0.5, tried - garbled + 0.5, 0.975)) if garbled < tried else 1.0
+    return Rate(garbled, tried, low, high)

@@ -1,0 +1,100 @@
+"""When to start, when to stop, what to check before a name is said. Pure rules, with their exact error rates.
+
+    gate      the failing configuration must fail once in REPRODUCE_TRIES boots; the good one must pass `good_passes`
+    stop      the leader holds STOP of the posterior (QUICK with --quick)
+    confirm   the claim from both ends, then `hold_outs` configurations that nobody has tried and the leader calls idle
+
+Error rates are of the rule alone; the search's own evidence comes on top.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.stats import binom
+
+from diag.bisect.engine.rates import ACTIVE
+
+REPRODUCE_TRIES = 6
+GOOD_CAP = 8
+STOP, QUICK = 0.99, 0.95
+MISS = 0.05
+HOLD_OUT_CAP = 8
+SEPARABLE_BITS = 0.005
+NOISY_BITS = 1e-4
+"""Below that a trial tells nothing; near STOP there is little left to tell, so a noisy search takes less."""
+ALARMS = 0.05
+
+
+def fail_rate(failed: int, tries: int) -> float:
+    """Posterior mean of how often an active boot garbles."""
+    a, b = ACTIVE
+    return (a + failed) / (a + b + tries)
+
+
+def good_passes(failed: int, tries: int) -> int:
+    """How often the good configuration must pass before it counts as good. If the failing one never missed: once."""
+    if failed == tries:
+        return 1
+    return min(GOOD_CAP, math.ceil(math.log(MISS) / math.log(1 - fail_rate(failed, tries))))
+
+
+def passes_needed(rate: float) -> int:
+    """Passes after which an active configuration would have shown itself, up to MISS; at a rate near 1: one."""
+    if rate >= 1 - MISS:
+        return 1
+    return min(GOOD_CAP, math.ceil(math.log(MISS) / math.log(1 - rate)))
+
+
+def hold_outs(rate: float) -> int:
+    """Configurations to try that the leader calls idle. A rule outside the rows calls about half of them active, so
+    each has the chance rate / 2 to expose a wrong leader."""
+    return min(HOLD_OUT_CAP, math.ceil(math.log(MISS) / math.log(1 - rate / 2)))
+
+
+def too_many_alarms(alarms: int, idle: int) -> bool:
+    """Whether so many failures where the leader calls all well cannot be false alarms, of which 1 in 20 is much."""
+    return alarms >= 2 and bool(binom.sf(alarms - 1, idle, ALARMS) < MISS)
+
+
+# exact operating points
+
+
+def gate_misses(rate: float) -> float:
+    """Chance that a fault which shows in this share of boots is called "not reproduced"."""
+    return (1 - rate) ** REPRODUCE_TRIES
+
+
+def gate_lets_through(rate: float) -> float:
+    """Chance that the gate lets a world through in which *every* configuration fails at this rate: the good one must
+    pass first, the failing one fail at last, and the good one pass as often as that asks for."""
+    total = 0.0
+    for tries in range(1, REPRODUCE_TRIES + 1):
+        total += (1 - rate) ** (tries - 1) * rate * (1 - rate) ** good_passes(1, tries)
+    return total
+
+
+def hold_outs_miss(rate: float, alarms: float, count: int, active_share: float = 0.5) -> float:
+    """Chance that `count` hold-outs show nothing although a rule outside the rows calls this share of them active."""
+    return (1 - active_share * rate - (1 - active_share) * alarms) ** count
+
+
+def hold_outs_cry(alarms: float, count: int) -> float:
+    """Chance that a right leader is contradicted twice at one hold-out: each that fails is tried once more."""
+    return 1 - (1 - alarms**2) ** count
+
+
+def right_leader_refused(alarms: float, idle: int) -> float:
+    """Chance that `too_many_alarms` holds against a right leader at one look, after so many idle boots."""
+    most = next(f for f in range(2, idle + 2) if too_many_alarms(f, idle) or f > idle)
+    return float(binom.sf(most - 1, idle, alarms))
+
+
+def sufficiency_false(alarms: float, tries: int) -> float:
+    """Chance that (good + something innocent) fails in one of `tries`."""
+    return 1 - (1 - alarms) ** tries
+
+
+def necessity_false(rate: float, passes: int) -> float:
+    """Chance that (failing - something innocent), which is still active, passes that often in a row."""
+    return (1 - rate) ** passes
