@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import betaincinv
 
-from diag.bisect.engine import beyond, gain, rates, rows, starts, stopping
+from diag.bisect.engine import batch, beyond, gain, rates, rows, starts, stopping
 from diag.bisect.engine.posterior import Posterior, posterior, unexplained
 from diag.bisect.engine.rows import FALSE, TRUE, UNKNOWN, Bools, Codes, Floats, Singles
 from diag.bisect.expr import Value
@@ -174,6 +174,52 @@ class BayesianSearch:
         bits_a_trial = 1.0 if view.exact else max(0.15, 0.8 * show**2)
         rest = 0 if not self.confirm else 2 if view.exact else stopping.hold_outs(show)
         return len(trials) + ends + math.ceil(share / bits_a_trial) + rest
+
+    def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
+        """At most `hosts` configurations to try at once, given those that are still `pending` elsewhere.
+
+        Where the search looks for information: jointly, over all outcomes of what runs. Where it confirms, or opens:
+        what would come next if everything goes as foretold.
+        """
+        step = self.next(trials)
+        if isinstance(step, Verdict):
+            return step if not pending else []
+        view = self._view(trials, [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)])
+        if len(view.evidence) < 2 or float(view.weight.max()) >= self.stop or (view.exact and view.weight.max() > 0.5):
+            return self._foreseen(trials, pending, hosts)
+        pool = self._pool(view)
+        where = [p for p in (pool.candidates.position(config) for config in pending) if p is not None]
+        keep = np.flatnonzero(view.weight > gain.NEGLIGIBLE)
+        hot, cold = gain.predictions(view.post, view.rates, view.requests)
+        random = np.random.default_rng((self._seed, len(trials), len(pending)))
+        chance = self._chances(view, pool)
+        if view.exact:
+            chance = chance * ~self._tried(view, pool)
+        weight = view.weight[keep] / view.weight[keep].sum()
+        picks = batch.joint(
+            pool.share[:, keep], weight, 1 - hot[keep, 0], 1 - cold[keep, 0], where, hosts, chance, random
+        )
+        return [Next(pool.candidates.config(i), self._purpose(view, pool, i)) for i in picks] or [step]
+
+    def _foreseen(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next]:
+        out: list[Next] = []
+        imagined = list(trials)
+        for config in pending:
+            imagined.append(self._imagined(imagined, config))
+        while len(out) < hosts and isinstance(step := self.next(imagined), Next):
+            out.append(step)
+            imagined.append(self._imagined(imagined, step.config))
+        return out
+
+    def _imagined(self, trials: Sequence[Trial], config: Config) -> Trial:
+        """This trial, if it goes as the leader foretells."""
+        view = self._view(trials, [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)])
+        effective = self.space.effective(config, self._fixed(trials))
+        active = self.hypotheses[view.leader].active(effective) if view.evidence else False
+        if same_config(config, self.space.bad):
+            active = True
+        outcome = Outcome.FAIL if active else Outcome.PASS
+        return Trial(len(trials) + 1, "", config, effective, outcome)
 
     # the steps
 

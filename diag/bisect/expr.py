@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Value = bool | int | float | str
@@ -55,7 +55,7 @@ class Expression:
 
     text: str
     names: frozenset[str]
-    _tree: ast.expr
+    _tree: ast.expr = field(compare=False)
 
     def value(self, names: Mapping[str, Value]) -> Value:
         """Raises CannotTell for a missing name or values that do not go together (a number and a string)."""
