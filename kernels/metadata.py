@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -37,8 +38,9 @@ def run(args: Dict[str, Any], talk: Any = None) -> Dict[str, Any]:
     """The answer for one folder, or {"results": [...]} for several, each then in a process of its own.
 
     args: site_packages: the folder that holds `sglang`, or a list of such folders; real: true (import the engine
-    itself), "auto" (try to, else stand-ins), false (stand-ins); limit_s: for each of several. Never raises for what the
-    installed file does.
+    itself), "auto" (try to, else stand-ins), false (stand-ins); limit_s: for each of several; text: run this as the
+    backend file, with the other files of that folder around it, instead of the one that is there (one folder only).
+    Never raises for what the installed file does.
     """
     # Triton reads this when it is first imported, and torch may import it.
     if "triton" not in sys.modules:
@@ -46,10 +48,25 @@ def run(args: Dict[str, Any], talk: Any = None) -> Dict[str, Any]:
     given = args["site_packages"]
     real = args.get("real", "auto")
     if isinstance(given, str):
-        return answer(Path(given), real)
+        text = args.get("text")
+        return answer(Path(given), real) if text is None else _instead(Path(given), text)
     limit_s = float(args.get("limit_s", LIMIT_S))
     _ready()  # once, before the processes part
     return {"results": [_apart(functools.partial(answer, Path(folder), real), limit_s) for folder in given]}
+
+
+def _instead(site_packages: Path, text: str) -> Dict[str, Any]:
+    """The answer for `text` in place of the installed backend file, which is not touched."""
+    with tempfile.TemporaryDirectory(prefix="diag-oracle-") as scratch:
+        for module in installed.REAL_MODULES:
+            name = module.replace(".", "/") + ".py"
+            copy = Path(scratch, name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if name == installed.BACKEND_FILE:
+                copy.write_bytes(text.encode("utf-8", "surrogatepass"))
+            elif (site_packages / name).is_file():
+                copy.write_bytes((site_packages / name).read_bytes())
+        return dict(answer(Path(scratch), False), package_version=_version(site_packages))
 
 
 def answer(site_packages: Path, real: Any) -> Dict[str, Any]:

@@ -280,10 +280,9 @@ def _file(fix: Fix, change: Plan) -> FileChange:
 def prove(transport: Transport, fix: Fix, installed: Installed, new_text: str) -> Proof | None:
     """What the oracle says of the new code, run by the engine's interpreter before anything is changed; None where
     there is no oracle for this fix. Raises PreconditionFailed when the new code is wrong."""
-    ask = getattr(oracle, "ask_text", None)
-    if ask is None or not fix.oracle or installed.python is None:
+    if not fix.oracle or installed.python is None:
         return None
-    answer = ask(transport, fix.id, installed.site_packages, installed.python, new_text)
+    answer = oracle.ask_text(transport, fix.id, installed.site_packages, installed.python, new_text)
     if answer is None:
         return None
     if answer.verdict == "wrong":

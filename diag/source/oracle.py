@@ -30,6 +30,8 @@ Real = Literal["auto"] | bool
 
 TIMEOUT_S = 120.0
 SCHEMA = 1
+FAULT = "mask-indptr"
+"""The fault that this oracle is about."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,22 @@ def ask(
     """
     try:
         return answer(_call(transport, {"site_packages": site_packages, "real": real}, python, timeout_s))
+    except (HostProgramFailed, NoPythonOnHost) as error:
+        return _cannot_tell(str(error))
+
+
+def ask_text(
+    transport: Transport, fix_id: str, site_packages: str, python: str, text: str, *, timeout_s: float = TIMEOUT_S
+) -> OracleAnswer | None:
+    """What `ask` would say if `text` were the installed backend file, which is not touched. None: no oracle for it.
+
+    Raises the HostError of a connection that fails; everything else is an answer.
+    """
+    if fix_id != FAULT:
+        return None
+    args = {"site_packages": site_packages, "text": text}
+    try:
+        return answer(_call(transport, args, python, timeout_s))
     except (HostProgramFailed, NoPythonOnHost) as error:
         return _cannot_tell(str(error))
 

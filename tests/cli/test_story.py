@@ -151,6 +151,7 @@ def test_a_running_garbler_is_judged_and_said_to_hold_old_code_after_the_fix(dia
         assert applied.code == 0, applied.err
         told = document(applied, "fix")
         assert (told["changed"], told["fault"]["state"]) == (True, "fixed")
+        assert told["oracle"]["verdict"] == "right", told["oracle"]
         assert told["restart_needed"] == [server["pid"]]
         page = diag("fix", "status", "lab", "mask-indptr")
         assert page.code == 0

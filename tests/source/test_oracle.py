@@ -14,7 +14,7 @@ import pytest
 from diag.errors import PackageNotInstalled, PreconditionFailed
 from diag.hosts.inventory import Host
 from diag.hosts.transport import Transport, connect
-from diag.source import oracle
+from diag.source import oracle, wheels
 from diag.source.detect import Detection, State
 from diag.source.oracle import OracleAnswer, Subject, Verdict, agree
 from tests.kernels import toy_engine
@@ -196,3 +196,34 @@ def test_a_line_that_is_missing_or_too_many_is_named() -> None:
         "qo_indptr: line 10 was not found",
         "qo_indptr: line 20 was not found",
     ]
+
+
+# --- a text in place of the installed file, which is what a fix asks before it changes anything
+
+
+@pytest.mark.wheel
+@needs_torch
+def test_a_mended_text_is_right_before_it_is_installed(tmp_path: Path) -> None:
+    from diag.fixes.mask_indptr import rewrite
+
+    wheel = wheels.fetch("sglang", "0.5.12")
+    for name in ("sglang/srt/layers/attention/utils.py", PATH):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(wheels.read(wheel, name))
+    installed = (tmp_path / PATH).read_bytes()
+    text = installed.decode()
+    with connect(Host(name="here", address="local")) as transport:
+
+        def ask(what: str, fault: str = "mask-indptr") -> OracleAnswer | None:
+            return oracle.ask_text(transport, fault, str(tmp_path), sys.executable, what)
+
+        right, wrong, broken = ask(rewrite(text)), ask(text), ask(text + "\ndef (")
+        assert right is not None
+        assert right.verdict == "right", right.why
+        assert wrong is not None
+        assert wrong.verdict == "wrong"
+        assert broken is not None
+        assert broken.verdict == "cannot_tell"
+        assert "SyntaxError" in broken.why
+        assert ask(text, "mask-indptr-wave") is None
+    assert (tmp_path / PATH).read_bytes() == installed
