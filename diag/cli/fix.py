@@ -40,7 +40,8 @@ def list_fixes(as_json: bool) -> None:
         print_json({"schema": SCHEMA, "fixes": [_fix_document(each) for each in FIXES]})
         return
     for each in FIXES:
-        click.echo(f"{each.id:14} {each.package} {each.affected}: {each.title}")
+        mark = "" if each.mend is not None else "  (no patch: see diag fix show)"
+        click.echo(f"{each.id:24} {each.package} {each.affected}: {each.title}{mark}")
 
 
 @fix.command("show")
@@ -58,6 +59,10 @@ def show(fix_id: str, as_json: bool) -> None:
     click.echo(click.wrap_text(found.story, width=100) + "\n")
     click.echo(f"file      {found.file}")
     click.echo(f"affected  {found.package} {found.affected}; fixed upstream in {found.fixed_in}")
+    if found.mend is None:
+        click.echo("\nThere is no patch. What to do instead:")
+        for step in found.do:
+            click.echo(click.wrap_text(f"- {step}", width=100, initial_indent="  ", subsequent_indent="    "))
 
 
 @fix.command("status")
@@ -113,7 +118,10 @@ def apply(
 
     found = get(fix_id)
     with connected(name) as transport:
-        change = transaction.plan(found, transaction.inspect(transport, found, site_packages))
+        installed = transaction.inspect(transport, found, site_packages)
+        if not diff_only:
+            transaction.refuse_a_guess(installed, transport.host, site_packages)
+        change = transaction.plan(found, installed)
         if check_only:
             return _show_check(name, found, change, transaction.check(transport, found, change), diff_only, as_json)
         if diff_only:
@@ -138,6 +146,7 @@ def revert(name: str, fix_id: str, force: bool, site_packages: str | None, as_js
     found = get(fix_id)
     with connected(name) as transport:
         installed = transaction.inspect(transport, found, site_packages)
+        transaction.refuse_a_guess(installed, transport.host, site_packages)
         outcome = transaction.revert(transport, found, installed, force=force)
     return _show_outcome("revert", name, found, outcome, as_json)
 

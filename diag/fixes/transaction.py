@@ -26,6 +26,7 @@ from diag.source.detect import Detection
 
 if TYPE_CHECKING:
     from diag.fixes.catalogue import Fix
+    from diag.hosts.inventory import Host
     from diag.hosts.transport import Transport
 
 SCHEMA = 1
@@ -202,6 +203,17 @@ def inspect(transport: Transport, fix: Fix, site_packages: str | None = None) ->
         integrity=found["integrity"],
         others=tuple(document["others"]),
         standing=Standing.read(document["status"]),
+    )
+
+
+def refuse_a_guess(installed: Installed, host: Host, named: str | None) -> None:
+    """Raises PreconditionFailed where several installations fit and nobody said which: what is changed is chosen."""
+    if named is not None or host.python is not None or not installed.others:
+        return
+    raise PreconditionFailed(
+        f"{host.name} has several installations that this could be about; none was chosen.",
+        details=[installed.site_packages, *installed.others],
+        next="Say which: --site-packages PATH, or `python` in the inventory entry of the host.",
     )
 
 

@@ -397,3 +397,17 @@ def test_list_and_show(run: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = run("fix", "show", "mask-indptr")
     assert code == 0
     assert "draft_token_num" in out
+
+
+def test_of_several_installations_none_is_guessed(site: Site, host: Host, fix: Fix) -> None:
+    with connect(host) as transport:
+        installed = transaction.inspect(transport, fix)
+    two = replace(installed, others=("/opt/other/site-packages",))
+    nameless = host.model_copy(update={"python": None})
+    transaction.refuse_a_guess(two, host, None)  # the inventory says which
+    transaction.refuse_a_guess(two, nameless, installed.site_packages)
+    transaction.refuse_a_guess(replace(two, others=()), nameless, None)
+    with pytest.raises(PreconditionFailed) as refused:
+        transaction.refuse_a_guess(two, nameless, None)
+    assert refused.value.details == [installed.site_packages, "/opt/other/site-packages"]
+    assert "--site-packages" in refused.value.next
