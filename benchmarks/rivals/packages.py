@@ -121,7 +121,7 @@ def git_bayesect() -> Any:
 
     def find(ask: Callable[[int], bool], count: int, stop: float) -> tuple[int, int]:
         # Its index 0 is the newest commit; P(yes | index <= B) is the new rate.
-        one, spent = module.Bisector([1.0] * (count - 1) + [0.0]), 0
+        one, spent = module.Bisector([1.0] * (count - 1) + [1e-9]), 0
         one.record(0, True)
         one.record(count - 1, False)
         while one.distribution.max() < stop and spent < 400:

@@ -23,7 +23,8 @@ HOLD_OUT_CAP = 8
 SEPARABLE_BITS = 0.005
 NOISY_BITS = 1e-4
 """Below that a trial tells nothing; near STOP there is little left to tell, so a noisy search takes less."""
-ALARMS = 0.05
+ALARMS = 0.03
+ALARM_SHARE = 0.05
 
 
 def fail_rate(failed: int, tries: int) -> float:
@@ -53,7 +54,7 @@ def hold_outs(rate: float) -> int:
 
 
 def too_many_alarms(alarms: int, idle: int) -> bool:
-    """Whether so many failures where the leader calls all well cannot be false alarms, of which 1 in 20 is much."""
+    """Whether so many failures where the leader calls all well cannot be false alarms, of which 3 in 100 are many."""
     return alarms >= 2 and bool(binom.sf(alarms - 1, idle, ALARMS) < MISS)
 
 
