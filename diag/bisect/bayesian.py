@@ -44,9 +44,6 @@ from diag.bisect.trial import Outcome, Trial
 MAX_ENUMERATED = 1 << 14
 POOL = 64
 UNEXPLAINED_PRIOR = 2e-4
-CERTAIN = 0.1
-"""Prior weight of rates that are exactly 0 and 1. More of it ends earlier and is wrong more often: with .6 (of 92
-public reports 37 were intermittent) 96 % right in 12.8 trials, with .1 99 % in 14.6 (single, 30 %, 2 %)."""
 BEYOND_PRIOR = 0.3
 """Of rules outside the hypotheses, all together: how long an exact search goes on trying to meet one."""
 LEADERS = 3
@@ -143,8 +140,7 @@ class BayesianSearch:
             return self._unexplained(view)
         leader = self.hypotheses[view.leader]
         pool = self._pool(view)
-        alike = (pool.active == pool.active[:, [view.leader]]).all(axis=0)
-        alike &= (view.active == view.active[:, [view.leader]]).all(axis=0)
+        alike = self._alike(view, pool)
         sure = float(view.weight[alike].sum())
         step = None
         if sure < self.stop:
@@ -191,15 +187,13 @@ class BayesianSearch:
         pool = self._pool(view)
         where = [p for p in (pool.candidates.position(config) for config in pending) if p is not None]
         keep = np.flatnonzero(view.weight > gain.NEGLIGIBLE)
-        hot, cold = gain.predictions(view.post, view.rates, view.requests)
+        hot, cold = gain.predictions(view.post.theta[keep], view.rates, view.requests)
         random = np.random.default_rng((self._seed, len(trials), len(pending)))
         chance = self._chances(view, pool)
         if view.exact:
             chance = chance * ~self._tried(view, pool)
         weight = view.weight[keep] / view.weight[keep].sum()
-        picks = batch.joint(
-            pool.share[:, keep], weight, 1 - hot[keep, 0], 1 - cold[keep, 0], where, hosts, chance, random
-        )
+        picks = batch.joint(pool.share[:, keep], weight, 1 - hot[:, 0], 1 - cold[:, 0], where, hosts, chance, random)
         return [Next(pool.candidates.config(i), self._purpose(view, pool, i)) for i in picks] or [step]
 
     def _foreseen(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next]:
@@ -278,7 +272,7 @@ class BayesianSearch:
         counted = not exact and bool(evidence) and all(t.texts for t in evidence)
         x = np.array([float(t.garbled) for t in evidence]) if counted else failed
         n = np.array([float(len(t.texts)) for t in evidence]) if counted else np.ones(len(evidence))
-        certain = 1.0 if exact else 0.0 if self.deterministic is False else CERTAIN
+        certain = 1.0 if exact else 0.0 if self.deterministic is False else rates.CERTAIN
         over = rates.counts(certain) if counted else rates.bits(certain)
         post = posterior(active, x, n, self._log_prior, over)
         log = np.append(post.log_evidence + self._log_prior, -np.inf)
@@ -372,12 +366,21 @@ class BayesianSearch:
         config = {name: self.space.bad[name] if name in fixed else level for name, level in trial.config.items()}
         return rows.codes_of(self.space.factors, config)
 
+    def _alike(self, view: _View, pool: _Pool) -> Bools:
+        """Rows that no configuration and no trial tells from the leader."""
+        near = np.flatnonzero(view.weight > view.weight[view.leader] * 1e-6)
+        same_trials = (view.active[:, near] == view.active[:, [view.leader]]).all(axis=0)
+        near = near[same_trials]
+        out = np.zeros(len(view.weight), dtype=bool)
+        out[near] = (pool.active[:, near] == pool.active[:, [view.leader]]).all(axis=0)
+        return out
+
     def _most_informative(self, view: _View, pool: _Pool) -> Next | None:
         keep = np.flatnonzero(view.weight > gain.NEGLIGIBLE)
         weight = view.weight[keep] / view.weight[keep].sum()
-        hot, cold = gain.predictions(view.post, view.rates, view.requests)
+        hot, cold = gain.predictions(view.post.theta[keep], view.rates, view.requests)
         share = pool.share if len(keep) == len(view.weight) else pool.share[:, keep]
-        bits = gain.information(share, weight, hot[keep], cold[keep]) * self._chances(view, pool)
+        bits = gain.information(share, weight, hot, cold) * self._chances(view, pool)
         if view.exact:
             bits = bits * ~self._tried(view, pool)
         if bits.max() <= (stopping.SEPARABLE_BITS if view.exact else stopping.NOISY_BITS):
@@ -426,8 +429,8 @@ class BayesianSearch:
 
     def _shows(self, view: _View) -> float:
         """How often a boot that the leader calls active is seen to garble."""
-        hot, _ = gain.predictions(view.post, view.rates, view.requests)
-        return float(1 - hot[view.leader, 0])
+        hot, _ = gain.predictions(view.post.theta[[view.leader]], view.rates, view.requests)
+        return float(1 - hot[0, 0])
 
     # before a name is said
 

@@ -42,7 +42,7 @@ def decide(
     prior: Floats | None = None,
     chance: Floats | None = None,
     minutes: Floats | None = None,
-    certain: float = 0.6,
+    certain: float = rates.CERTAIN,
     stop: float = stopping.STOP,
     seed: int = 0,
 ) -> Step:
@@ -65,10 +65,10 @@ def decide(
     if post.weight[culprit] >= stop:
         return Step(None, post.weight, culprit, True)
     keep = np.flatnonzero(post.weight > gain.NEGLIGIBLE / 10)
-    hot, cold = gain.predictions(post, over, boot)
+    hot, cold = gain.predictions(post.theta[keep], over, boot)
     share = active[:, keep].astype(np.float32) / np.float32(2)
     weight = post.weight[keep] / post.weight[keep].sum()
-    bits = gain.information(share, weight, hot[keep], cold[keep])
+    bits = gain.information(share, weight, hot, cold)
     if chance is not None:
         bits = bits * chance
     if bits.max() <= stopping.NOISY_BITS:

@@ -13,7 +13,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from diag.bisect.engine.posterior import Posterior
 from diag.bisect.engine.rates import Rates
 from diag.bisect.engine.rows import Floats, Singles
 
@@ -37,10 +36,10 @@ def _binned(rates: Rates, n: int) -> tuple[Floats, Floats]:
     return hot, idle
 
 
-def predictions(post: Posterior, rates: Rates, n: int) -> tuple[Floats, Floats]:
-    """(rows, bins) probabilities of what a boot of n requests shows: (active, idle)."""
+def predictions(theta: Floats, rates: Rates, n: int) -> tuple[Floats, Floats]:
+    """theta (rows, grid) -> (rows, bins) probabilities of what a boot of n requests shows: (active, idle)."""
     hot, idle = _binned(rates, n)
-    return post.theta @ hot, post.theta @ idle
+    return theta @ hot, theta @ idle
 
 
 def entropy(p: Floats) -> Floats:

@@ -8,8 +8,8 @@ priors: likelihoods are polynomials in each rate, so m nodes integrate 2 m - 1 t
 just garbled or not) p_boot and g are one rate of active boots, alarms included, and the grid gives the closed form
 betaln(a+f, b+p) - betaln(a, b).
 
-Priors: active Beta(1, .5), mean 2/3; false alarms Beta(.5, 20), mean 2 %. A share of the weight lies on faults that
-show every time (`certain`): of 92 public reports 37 were intermittent.
+Priors: active Beta(1, .5), mean 2/3; false alarms Beta(.5, 20), mean 2 %. A share of the weight, CERTAIN,
+lies on faults that show every time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ ACTIVE = (1.0, 0.5)
 IDLE = (0.5, 20.0)
 SHARP_ACTIVE = (200.0, 0.4)
 SHARP_IDLE = (0.4, 200.0)
+CERTAIN = 0.1
+"""Prior weight of rates that are exactly 0 and 1. More of it ends earlier and is wrong more often: with .6 (of 92
+public reports 37 were intermittent) 96 % right in 12.8 trials, with .1 99 % in 14.6 (single, 30 %, 2 %)."""
 SHARE = (1.0, 1.0)
 """Of the requests in a garbled boot, how many garble: anything."""
 

@@ -62,7 +62,7 @@ def test_a_boot_decides_not_the_request() -> None:
 def test_predictions_are_probabilities(n: int, certain: float) -> None:
     grid = rates.bits(certain) if n == 1 else rates.counts(certain)
     post = posterior(np.zeros((0, 3), dtype=np.int8), np.zeros(0), np.zeros(0), np.zeros(3), grid)
-    for part in gain.predictions(post, grid, n):
+    for part in gain.predictions(post.theta, grid, n):
         assert part.min() >= 0
         assert part.sum(axis=1) == pytest.approx(1, abs=1e-9)
 
@@ -99,7 +99,7 @@ def test_information_is_what_the_definition_says() -> None:
     grid = rates.bits(0.3)
     seen, x = active[[0, 7, 7]], np.array([0.0, 1.0, 1.0])
     post = posterior(seen, x, np.ones(3), log_prior, grid)
-    hot, cold = gain.predictions(post, grid, 1)
+    hot, cold = gain.predictions(post.theta, grid, 1)
     bits = gain.information(active.astype(np.float32) / 2, post.weight, hot, cold)
     for i in range(len(active)):
         p_fail = float(np.where(active[i] == 2, hot[:, 1], cold[:, 1]) @ post.weight)
