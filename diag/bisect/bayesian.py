@@ -546,7 +546,7 @@ class BayesianSearch:
         before = set(view.groups[:since])
         return Verdict(
             kind="culprit",
-            why="predicts every trial" if view.exact else f"holds {min(sure, 0.999):.1%} of what is possible",
+            why="predicts every trial" if view.exact else self._how_sure(view, sure),
             culprit=leader,
             confidence=min(1.0, sure / rest) if rest > 0 else sure,
             inseparable=same_everywhere,
@@ -559,6 +559,13 @@ class BayesianSearch:
             rates=self._rates(view),
             held_out=tuple(evidence[i].number for i in range(since, len(evidence)) if view.groups[i] not in before),
         )
+
+    @staticmethod
+    def _how_sure(view: _View, sure: float) -> str:
+        why = f"holds {min(sure, 0.999):.1%} of what is possible"
+        active = view.active[:, view.leader] == TRUE
+        shown = [t.outcome is Outcome.FAIL for t, on in zip(view.evidence, active) if on]
+        return f"{why}, but how often it shows changed during the run" if stopping.drifted(shown) else why
 
     def _rates(self, view: _View) -> Rates:
         column = view.active[:, view.leader]

@@ -10,8 +10,10 @@ Error rates are of the rule alone; the search's own evidence comes on top.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from scipy.stats import binom
+import numpy as np
+from scipy.stats import binom, hypergeom
 
 from diag.bisect.engine.rates import ACTIVE
 
@@ -25,6 +27,7 @@ NOISY_BITS = 1e-4
 """Below that a trial tells nothing; near STOP there is little left to tell, so a noisy search takes less."""
 ALARMS = 0.03
 ALARM_SHARE = 0.05
+DRIFT = 0.005
 
 
 def fail_rate(failed: int, tries: int) -> float:
@@ -56,6 +59,18 @@ def hold_outs(rate: float) -> int:
 def too_many_alarms(alarms: int, idle: int) -> bool:
     """Whether so many failures where the leader calls all well cannot be false alarms, of which 3 in 100 are many."""
     return alarms >= 2 and bool(binom.sf(alarms - 1, idle, ALARMS) < MISS)
+
+
+def drifted(shown: Sequence[bool]) -> bool:
+    """Whether the fault came and went: active boots in the order of the run, first half against second (Fisher's exact
+    test, two-sided). Warm caches and other users do that; what was concluded rests on rates that did not stay."""
+    if len(shown) < 4:
+        return False
+    half = len(shown) // 2
+    first, total = sum(shown[:half]), sum(shown)
+    table = hypergeom(len(shown), total, half)
+    chances = table.pmf(np.arange(half + 1))
+    return bool(chances[chances <= chances[first] * (1 + 1e-9)].sum() < DRIFT)
 
 
 # exact operating points

@@ -193,7 +193,21 @@ def test_hold_outs_leave_a_rule_outside_five_percent(rate: float, count: int) ->
 
 def test_a_right_leader_survives_its_checks() -> None:
     assert stopping.hold_outs_cry(0.02, 7) < 0.003
-    assert max(stopping.right_leader_refused(0.02, idle) for idle in range(2, 80)) < 0.07
+    assert max(stopping.right_leader_refused(0.02, idle) for idle in range(2, 80)) < 0.03
     assert stopping.sufficiency_false(0.02, 1) == pytest.approx(0.02)
     assert stopping.necessity_false(0.7, stopping.passes_needed(0.7)) <= stopping.MISS
     assert stopping.passes_needed(0.97) == 1
+
+
+def test_drift_is_seen_and_seldom_cried() -> None:
+    assert stopping.drifted([True] * 6 + [False] * 6)
+    assert not stopping.drifted([True, False] * 6)
+    assert not stopping.drifted([])
+    assert not stopping.drifted([True] * 20)
+    # Every course of ten boots at rate .7, weighted: the exact rate of false alarms.
+    cried = sum(
+        0.7 ** sum(course) * 0.3 ** (10 - sum(course))
+        for course in itertools.product((0, 1), repeat=10)
+        if stopping.drifted([bool(v) for v in course])
+    )
+    assert cried < stopping.DRIFT
