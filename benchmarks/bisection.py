@@ -230,9 +230,9 @@ def derived(o: Options) -> Iterator[Row]:
     rule = Derived("mismatch", parse("budget + 1 != block_size"))
     space = Space(factors, (rule,))
     hidden = Hypothesis("derived", (rule,))
-    for flake, confirm in itertools.product((0.0, 0.3), (False, True)):
+    for flake, (confirm, quick) in itertools.product((0.0, 0.3), ((False, True), (False, False), (True, False))):
         right = spent = 0
-        search = BayesianSearch(space, max_trials=CAP, confirm=confirm)
+        search = BayesianSearch(space, max_trials=CAP, confirm=confirm, quick=quick)
         for case in range(o.cases):
             search._seed = case
             world = World(space, hidden.active, flake, 0.0, random.Random(o.seed * 100_003 + case))
@@ -241,7 +241,7 @@ def derived(o: Options) -> Iterator[Row]:
             right += names(world.settle(search), hidden)
             spent += len(world.trials)
         told = f"{right / o.cases:.1%} in {spent / o.cases - (0 if confirm else 2):.1f}"
-        case_name = f"derived cause, {flake:.0%}, {'in all' if confirm else 'search'}"
+        case_name = f"derived cause, {flake:.0%}, {'in all' if confirm else 'search'}, {'.95' if quick else '.99'}"
         yield (case_name, "100 % in <= 7" if not confirm else "-", told, o.cases)
 
 
@@ -323,9 +323,9 @@ def cost(o: Options) -> Iterator[Row]:
 
 def hosts(o: Options) -> Iterator[Row]:
     space = two_level(10)
-    for count, confirm in ((1, False), (8, False), (8, True)):
+    for count, confirm, quick in ((1, False, False), (8, False, True), (8, False, False), (8, True, False)):
         rounds = right = spent = 0
-        search = BayesianSearch(space, confirm=confirm, max_trials=CAP)
+        search = BayesianSearch(space, confirm=confirm, quick=quick, max_trials=CAP)
         for case in range(o.cases):
             chance = random.Random(o.seed * 100_003 + case)
             hidden = drawn(space, "pair", chance)
@@ -340,7 +340,12 @@ def hosts(o: Options) -> Iterator[Row]:
             spent += len(world.trials) - 2
         told = f"{rounds / o.cases:.1f} rounds, {spent / o.cases:.1f} trials, {right / o.cases:.1%} right"
         target = "<= 4 rounds" if count == 8 and not confirm else "-"
-        yield (f"{count} hosts, pair, 30 %, {'in all' if confirm else 'search'}", target, told, o.cases)
+        yield (
+            f"{count} hosts, pair, 30 %, {'in all' if confirm else 'search'}, {'.95' if quick else '.99'}",
+            target,
+            told,
+            o.cases,
+        )
 
 
 def history(o: Options) -> Iterator[Row]:

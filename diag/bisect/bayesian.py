@@ -47,6 +47,7 @@ UNEXPLAINED_PRIOR = 2e-4
 BEYOND_PRIOR = 0.3
 """Of rules outside the hypotheses, all together: how long an exact search goes on trying to meet one."""
 LEADERS = 3
+UNLIKELY = 0.2
 
 Minutes = Callable[[Config, Config | None], float]
 """What a trial of the first configuration costs while the second one is running (None: nothing is)."""
@@ -84,6 +85,10 @@ class _Pool:
     candidates: rows.Candidates
     active: Codes  # (candidates, rows)
     facts: Codes  # (candidates, members)
+
+    @cached_property
+    def unknown(self) -> bool:
+        return bool((self.active == UNKNOWN).any())
 
     @cached_property
     def share(self) -> Singles:
@@ -316,7 +321,7 @@ class BayesianSearch:
         if self._sizes <= MAX_ENUMERATED:
             if key not in self._pools:
                 self._pools[key] = self._evaluated(rows.everything(self.space.factors), fixed)
-            return self._pools[key]
+            return self._with_readings(view, self._pools[key])
         random = np.random.default_rng((self._seed, len(view.trials)))
         near = [rows.codes_of(self.space.factors, c) for c in (self.space.good, self.space.bad)]
         for leader in np.argsort(-view.weight)[:LEADERS]:
@@ -325,6 +330,15 @@ class BayesianSearch:
                 config = {name: other[name] if name in wanted else base[name] for name in base}
                 near.append(rows.codes_of(self.space.factors, config))
         return self._evaluated(rows.pool(self.space.factors, near, POOL, random), fixed)
+
+    def _with_readings(self, view: _View, pool: _Pool) -> _Pool:
+        """What a server told in a trial is known there from then on."""
+        if not pool.unknown:
+            return pool
+        active = pool.active.copy()
+        for trial, row in zip(view.evidence, view.active):
+            active[(pool.candidates.codes == self._code(view, trial)).all(axis=1)] = row
+        return _Pool(pool.candidates, active, pool.facts)
 
     def _evaluated(self, candidates: rows.Candidates, fixed: Mapping[str, Value]) -> _Pool:
         if self.valid is not None:
@@ -371,8 +385,13 @@ class BayesianSearch:
         near = np.flatnonzero(view.weight > view.weight[view.leader] * 1e-6)
         same_trials = (view.active[:, near] == view.active[:, [view.leader]]).all(axis=0)
         near = near[same_trials]
+        # What most likely does not start tells nothing apart.
+        left = (
+            pool.active[self._chances(view, pool) > UNLIKELY] if len(view.evidence) < len(view.trials) else pool.active
+        )
         out = np.zeros(len(view.weight), dtype=bool)
-        out[near] = (pool.active[:, near] == pool.active[:, [view.leader]]).all(axis=0)
+        mine, other = left[:, [view.leader]], left[:, near]
+        out[near] = ((other == mine) | (other == UNKNOWN) | (mine == UNKNOWN)).all(axis=0)
         return out
 
     def _most_informative(self, view: _View, pool: _Pool) -> Next | None:

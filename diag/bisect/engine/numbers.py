@@ -74,6 +74,8 @@ def rules(space: Space, trials: Sequence[Trial], name: str) -> list[tuple[Rule, 
     good, bad = factor.good, factor.bad
     if not isinstance(good, int) or not isinstance(bad, int) or isinstance(good, bool) or isinstance(bad, bool):
         return []
+    if abs(bad - good) < 2:  # a switch written as 0 and 1
+        return []
     grouped: dict[str, list[str]] = {form: [] for form in WEIGHT}
     for form, text in _texts(space, trials, name, good, bad):
         if text not in grouped[form]:
