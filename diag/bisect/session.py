@@ -30,6 +30,7 @@ class Session:
     host: Host | None
     fills: Mapping[str, str]
     check: bool
+    flaky: bool = False
     earlier: resume.Earlier | None = None
 
     @property
@@ -39,6 +40,10 @@ class Session:
     def search(self) -> Search:
         if self.check:
             return BothEnds(self.plan.space)
+        if self.flaky:
+            from diag.bisect.bayesian import BayesianSearch  # scipy takes a moment to import
+
+            return BayesianSearch(self.plan.space, max_trials=self.plan.spec.max_trials)
         return DeterministicSearch(self.plan.space, max_trials=self.plan.spec.max_trials)
 
     def journal(self) -> Journal:
@@ -71,11 +76,20 @@ class Session:
             "fills": {name: value for name, value in self.fills.items() if not is_secret(name, value)},
             "trial": self.plan.trial,
             "check": self.check,
+            "flaky": self.flaky,
             "rules": RULES,
         }
 
 
-def new(name: str | None, plan_name: str, trial_cmd: str | None, given: Mapping[str, str], *, check: bool) -> Session:
+def new(
+    name: str | None,
+    plan_name: str,
+    trial_cmd: str | None,
+    given: Mapping[str, str],
+    *,
+    check: bool,
+    flaky: bool = False,
+) -> Session:
     """Raises UsageError or PlanError for whatever is wrong; nothing has been connected to."""
     plan = plans.load(plan_name, trial_cmd)
     if plan.trial is not None:
@@ -84,14 +98,14 @@ def new(name: str | None, plan_name: str, trial_cmd: str | None, given: Mapping[
                 f"A trial command runs on this machine, not on {name}.",
                 next="Leave the host out; let the command reach a host itself.",
             )
-        return Session(plan, None, {}, check)
+        return Session(plan, None, {}, check, flaky)
     if name is None:
         raise UsageError(
             "Which host? Servers are started there.",
             next="Name one (see: diag host list), or give --trial-cmd to try a command on this machine.",
         )
     host = inventory.load().get(name)
-    return Session(plan, host, fills_for(plan, host, given), check)
+    return Session(plan, host, fills_for(plan, host, given), check, flaky)
 
 
 def resumed(run_id: str, name: str | None, given: Mapping[str, str]) -> Session:
@@ -104,6 +118,7 @@ def resumed(run_id: str, name: str | None, given: Mapping[str, str]) -> Session:
     plan = plans.load(str(began["plan_path"]), began["trial"])
     resume.refuse_if_changed(earlier, plan.text)
     if began["host"] is None:
-        return Session(plan, None, {}, began["check"], earlier)
+        return Session(plan, None, {}, began["check"], bool(began.get("flaky")), earlier)
     host = inventory.load().get(str(began["host"]))
-    return Session(plan, host, fills_for(plan, host, {**began["fills"], **given}), began["check"], earlier)
+    fills = fills_for(plan, host, {**began["fills"], **given})
+    return Session(plan, host, fills, began["check"], bool(began.get("flaky")), earlier)

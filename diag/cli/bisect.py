@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--plan", "plan_name", default="ddtree-garble", show_default=True, help="A shipped plan, or a file.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Fill {NAME} in the plan's command.")
 @click.option("--check", is_flag=True, help="Only the two ends: does the failing configuration still fail?")
+@click.option("--flaky", is_flag=True, help="The fault does not show every time: weigh trials, repeat, hold some out.")
 @click.option("--trial-cmd", metavar="CMD", help="Run CMD for each trial, on this machine, instead of a server.")
 @click.option("--resume", "run_id", metavar="RUN", help="Go on with a run that was cut off (see: diag runs list).")
 @click.option("--dry-run", is_flag=True, help="Check the plan and show the command lines of both ends; start nothing.")
@@ -40,6 +41,7 @@ def bisect(
     plan_name: str,
     sets: tuple[str, ...],
     check: bool,
+    flaky: bool,
     trial_cmd: str | None,
     run_id: str | None,
     dry_run: bool,
@@ -53,6 +55,9 @@ def bisect(
     With --trial-cmd no host is needed: CMD gets each factor as DIAG_FACTOR and says by its exit code what it saw
     (0 healthy, 1 to 124 broken, 125 cannot be tried); a line garbled=3/32 in its output gives counts.
 
+    Without --flaky one trial is a proof: for a fault that shows every time. With it, rates of failure and of false
+    alarms are learned, and it takes more trials; raise max_trials in the plan.
+
     Exit code 1: the culprit is named; 3: it could not be named, and why is said. With --check, 0: the failing
     configuration is clean; 1: it fails.
     """
@@ -63,7 +68,7 @@ def bisect(
     asked = (
         session.resumed(run_id, name, given)
         if run_id is not None
-        else session.new(name, plan_name, trial_cmd, given, check=check)
+        else session.new(name, plan_name, trial_cmd, given, check=check, flaky=flaky)
     )
     if dry_run:
         return _dry_run(asked, as_json)

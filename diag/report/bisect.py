@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.run import Result
-from diag.bisect.search import Verdict
+from diag.bisect.search import Rate, Verdict
 from diag.bisect.space import Derived, Factor, Space, describe, level_text
 from diag.bisect.trial import Outcome, Trial
 from diag.report.text import one_line
@@ -66,7 +66,9 @@ def document(result: Result, space: Space, host: str, plan_name: str, source: Fa
         "sufficient": list(verdict.sufficient),
         "necessary": list(verdict.necessary),
         "cleared": dict(verdict.cleared or {}),
-        "runners_up": [{"name": h.name, "weight": round(w, 6)} for h, w in verdict.alive if h is not verdict.culprit],
+        "held_out": list(verdict.held_out),
+        "rates": asdict(verdict.rates) if verdict.rates is not None else None,
+        "runners_up": [{"name": h.name, "weight": round(w, 6)} for h, w in verdict.runners_up],
         "inseparable": [h.name for h in verdict.inseparable],
         "untested": [h.name for h in verdict.untested],
         "rejected": [{"name": r.hypothesis.name, "trial": r.trial, "why": r.why} for r in verdict.rejected],
@@ -137,6 +139,8 @@ def page(result: Result, space: Space, host: str, source: FaultySource | None) -
 
 
 def _confidence(verdict: Verdict) -> str:
+    if verdict.rates is not None:
+        return f"probability {verdict.confidence:.1%}"
     if verdict.confidence <= 0.999:
         return f"{verdict.confidence:.0%} of what is still possible"
     if verdict.inseparable:
@@ -161,6 +165,11 @@ def _reasons(result: Result, space: Space) -> Iterator[tuple[str, str]]:
         if verdict.inseparable:
             others = "; ".join(h.name for h in verdict.inseparable)
             yield "", f"inseparable   no configuration of this plan tells it from: {others}"
+        if verdict.held_out:
+            yield "", f"held out      went as it foretells ({_numbers(verdict.held_out)})"
+        if verdict.rates is not None:
+            active, idle = _rate(verdict.rates.active), _rate(verdict.rates.idle)
+            yield "", f"rates         with it {active}; without it {idle}"
         for hypothesis in verdict.untested:
             yield "", f"not tested    {hypothesis.title}: this server does not report what it needs"
     for derived in space.derived:
@@ -173,6 +182,10 @@ def _reasons(result: Result, space: Space) -> Iterator[tuple[str, str]]:
             yield "yellow", f"warning       trial {trial.number}: {warning}"
     for name in _no_effect(space, trials):
         yield "yellow", f"no effect     {name}: the server reports the same value whatever was asked for"
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.garbled} of {rate.tried} starts garbled (95 %: {rate.low:.0%} to {rate.high:.0%})"
 
 
 def _numbers(numbers: Sequence[int]) -> str:

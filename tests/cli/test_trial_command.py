@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from tests.lab_fixture import Ran, command
@@ -129,3 +130,28 @@ def test_a_changed_plan_is_refused_with_the_difference(diag: Diag, project: Path
     assert "-  c: {good: 0, bad: 1}" in refused.err
     assert "+  c: {good: 0, bad: 2}" in refused.err
     assert len(made(project)) == count
+
+
+# Shows in about two of three runs, and never without both: a counter instead of chance, so that the test is the same
+# every time.
+FLAKY = (
+    "n=$(cat count 2>/dev/null || echo 0); echo $((n + 1)) > count; "
+    'if [ "$DIAG_B$DIAG_D" = 11 ] && [ $((n % 3)) -ne 1 ]; then echo garbled=3/8; exit 1; fi; echo garbled=0/8'
+)
+
+
+def test_a_fault_that_flakes_is_named_with_its_rates(diag: Diag, project: Path, env: dict[str, str]) -> None:
+    (project / "mine.yaml").write_text("max_trials: 150\n" + PLAN)
+    ran = bisect(diag, project, env, "--flaky", "--json", cmd=FLAKY)
+    assert ran.code == 1, (ran.out[-2000:], ran.err[-500:])
+    told = json.loads(ran.out)
+    assert told["culprit"]["factors"] == {"b": 1, "d": 1}
+    assert told["culprit"]["confidence"] >= 0.99
+    assert told["rates"]["active"]["garbled"] < told["rates"]["active"]["tried"]
+    assert told["rates"]["idle"]["garbled"] == 0
+    assert told["held_out"]
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "schemas" / "bisect.json").read_text())
+    jsonschema.validate(told, schema)
+    page = bisect(diag, project, env, "--flaky", cmd=FLAKY)
+    assert "rates         with it" in page.out
+    assert page.out.startswith("CULPRIT")
