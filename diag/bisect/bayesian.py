@@ -32,7 +32,6 @@ from diag.bisect.search import (
     VerdictKind,
     claims,
     cleared,
-    contradicts,
     explains,
     necessary,
     same_config,
@@ -600,26 +599,28 @@ class BayesianSearch:
     def _alive(self, view: _View) -> tuple[tuple[Hypothesis, float], ...]:
         order = np.argsort(-view.weight, kind="stable")
         floor = 1e-3 if not view.exact else 0.0
+        wrong = self._contradictions(view).any(axis=0)
         return tuple(
             (self.hypotheses[i], float(view.weight[i]))
             for i in order
-            if view.weight[i] > floor and not (view.exact and self._wrong(view, int(i)))
+            if view.weight[i] > floor and not (view.exact and wrong[i])
         )
 
-    def _wrong(self, view: _View, row: int) -> bool:
-        return any(contradicts(self.hypotheses[row], t) for t in view.evidence)
+    @staticmethod
+    def _contradictions(view: _View) -> Bools:
+        """(evidence, rows): the trial went otherwise than the row says."""
+        failed = np.array([t.outcome is Outcome.FAIL for t in view.evidence], dtype=bool).reshape(-1, 1)
+        wrong: Bools = np.where(failed, view.active == FALSE, view.active == TRUE)
+        return wrong
 
     def _rejected(self, view: _View) -> tuple[Rejected, ...]:
         """Hypotheses that hold less than a thousandth, each with the trial that speaks loudest against it."""
         out = []
         hot, idle = view.rates.logs(view.x, view.n)
         theta = view.post.theta
-        for i, h in enumerate(self.hypotheses):
-            if view.weight[i] > 1e-3:
-                continue
-            against = [j for j, t in enumerate(view.evidence) if contradicts(h, t)]
-            if not against:
-                continue
+        wrong = self._contradictions(view)
+        for i in np.flatnonzero((view.weight <= 1e-3) & wrong.any(axis=0)):
+            h, against = self.hypotheses[i], np.flatnonzero(wrong[:, i])
             like = np.exp(np.where((view.active[against, i] == TRUE)[:, None], hot[against], idle[against])) @ theta[i]
             trial = view.evidence[against[0] if view.exact else against[int(like.argmin())]]
             verb = "failed without it" if trial.outcome is Outcome.FAIL else "passed with it"
