@@ -227,7 +227,7 @@ def test_secrets_of_the_command_and_its_variables_do_not_leave_the_host() -> Non
 
 def test_variables_are_set_and_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIAG_TEST_UNSET", "still here")
-    code = "import os; print({k: v for k, v in os.environ.items() if k.startswith('DIAG_')})"
+    code = "import os; print({k: v for k, v in os.environ.items() if k.startswith(('DIAG_TEST', 'DIAG_RUN'))})"
     args = arguments(argv=[sys.executable, "-c", code], env={"DIAG_TEST_SET": "a b\n$(c)", "DIAG_TEST_UNSET": None})
     [line] = supervise.run(args, FakeTalk())["error"]["details"]
     assert line == repr({"DIAG_TEST_SET": "a b\n$(c)", "DIAG_RUN_ID": args["run_id"]})
