@@ -599,7 +599,7 @@ class BayesianSearch:
     def _alive(self, view: _View) -> tuple[tuple[Hypothesis, float], ...]:
         order = np.argsort(-view.weight, kind="stable")
         floor = 1e-3 if not view.exact else 0.0
-        wrong: Bools = self._contradictions(view).any(axis=0)
+        wrong: Bools = np.logical_or.reduce(self._contradictions(view), axis=0)
         return tuple(
             (self.hypotheses[i], float(view.weight[i]))
             for i in order
