@@ -21,6 +21,9 @@ from diag.hosts.inventory import Host
 from diag.hosts.transport import Transport
 from diag.verdict.compare import RULES
 
+FLAKY_TRIALS = 200
+"""A flaky pair among ten factors takes some fifty trials; the plan's own max_trials, where it has one, goes before."""
+
 
 @dataclass(frozen=True)
 class Session:
@@ -43,7 +46,8 @@ class Session:
         if self.flaky:
             from diag.bisect.bayesian import BayesianSearch  # scipy takes a moment to import
 
-            return BayesianSearch(self.plan.space, max_trials=self.plan.spec.max_trials)
+            told = "max_trials" in self.plan.spec.model_fields_set
+            return BayesianSearch(self.plan.space, max_trials=self.plan.spec.max_trials if told else FLAKY_TRIALS)
         return DeterministicSearch(self.plan.space, max_trials=self.plan.spec.max_trials)
 
     def journal(self) -> Journal:

@@ -56,7 +56,7 @@ def bisect(
     (0 healthy, 1 to 124 broken, 125 cannot be tried); a line garbled=3/32 in its output gives counts.
 
     Without --flaky one trial is a proof: for a fault that shows every time. With it, rates of failure and of false
-    alarms are learned, and it takes more trials; raise max_trials in the plan.
+    alarms are learned, and it takes more trials (max_trials of the plan, else 200 at most).
 
     Exit code 1: the culprit is named; 3: it could not be named, and why is said. With --check, 0: the failing
     configuration is clean; 1: it fails.
