@@ -31,6 +31,7 @@ from diag.hosts.transport import MAX_BYTES, Capped, Completed, Stream, run_to_en
 # A dead peer is found within WATCH_EVERY_S + WATCH_LIMIT_S (R1: at most 15 s).
 WATCH_EVERY_S = 4.0
 WATCH_LIMIT_S = 9.0
+WATCH_STEP_S = 0.5
 WINDOW_BYTES = 8 * 1024 * 1024  # one channel moves at most one window per round trip
 
 WEAK = {
@@ -207,6 +208,18 @@ def _refuse_unknown(host: Host, name: str, seen: str, details: list[str]) -> NoR
     )
 
 
+def cut_unless(answered: threading.Event, cut: Callable[[], None]) -> None:
+    """Cut the connection when no sign of life has come within WATCH_LIMIT_S seconds that this machine was awake.
+
+    In steps, not in one wait: while a laptop sleeps, or a virtual machine is paused, the clock goes on and the other
+    end is silent without being dead. Such a gap counts as one step, and the answer then has time to be read.
+    """
+    for _ in range(round(WATCH_LIMIT_S / WATCH_STEP_S)):
+        if answered.wait(WATCH_STEP_S):
+            return
+    cut()
+
+
 class ParamikoTransport:
     """One SSH connection. Channels may be used from several threads at once."""
 
@@ -227,16 +240,15 @@ class ParamikoTransport:
     def _watch(self) -> None:
         """Ask the server for a sign of life; without one, cut the connection, so that every reader wakes up."""
         while not self._closed.wait(WATCH_EVERY_S) and self._transport.is_active():
-            timer = threading.Timer(WATCH_LIMIT_S, self._cut)
-            timer.daemon = True
-            timer.start()
+            answered = threading.Event()
+            threading.Thread(target=cut_unless, args=(answered, self._cut), name="diag-guard", daemon=True).start()
             try:
                 # Any answer will do, a refusal is one. Without wait, Paramiko never looks for it.
                 self._transport.global_request("keepalive@openssh.com", wait=True)
             except Exception:
                 self._cut()
             finally:
-                timer.cancel()
+                answered.set()
 
     def _cut(self) -> None:
         with contextlib.suppress(OSError):

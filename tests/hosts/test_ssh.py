@@ -374,3 +374,26 @@ def test_closing_leaves_no_session_on_the_server(start_sshd: Callable[..., Sshd]
 def test_fingerprints_agree_with_paramiko(sshd: Sshd) -> None:
     key = paramiko.PKey.from_path(sshd.host_key)
     assert known_hosts.fingerprint(key.asbytes()) == key.fingerprint
+
+
+class _Sleeper(threading.Event):
+    """An event in whose waiting time passes without anything happening; the answer comes with the third look."""
+
+    def __init__(self, answers_at: int | None) -> None:
+        super().__init__()
+        self.looks, self.answers_at = 0, answers_at
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.looks += 1
+        return self.answers_at is not None and self.looks >= self.answers_at
+
+
+def test_a_gap_in_which_this_machine_slept_does_not_cut_the_connection() -> None:
+    cuts: list[int] = []
+    awake = _Sleeper(answers_at=3)
+    ssh.cut_unless(awake, lambda: cuts.append(1))
+    assert (cuts, awake.looks) == ([], 3)
+    dead = _Sleeper(answers_at=None)
+    ssh.cut_unless(dead, lambda: cuts.append(1))
+    assert cuts == [1]
+    assert dead.looks * ssh.WATCH_STEP_S == ssh.WATCH_LIMIT_S
