@@ -65,6 +65,13 @@ class Expression:
     def holds(self, names: Mapping[str, Value]) -> bool:
         return bool(self.value(names))
 
+    def tells(self, names: Mapping[str, Value]) -> bool | None:
+        """The same, or None where it cannot be told from these values."""
+        try:
+            return self.holds(names)
+        except CannotTell:
+            return None
+
 
 def parse(text: str) -> Expression:
     """Raises ExpressionError, which says what is not allowed and where."""

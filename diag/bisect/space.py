@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from diag.bisect.expr import CannotTell, Expression, Value
+from diag.bisect.expr import Expression, Value
 
 Config = Mapping[str, Value]
 How = Literal["flag", "switch", "switch_off", "env", "trial"]
@@ -63,10 +63,7 @@ class Derived:
 
     def holds(self, values: Mapping[str, Value]) -> bool | None:
         """None: cannot be told from these values (a read-back that only a running server gives)."""
-        try:
-            return self.when.holds(values)
-        except CannotTell:
-            return None
+        return self.when.tells(values)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import numpy as np
 
 from diag.bisect.engine.gain import entropy
 from diag.bisect.engine.rows import Floats
-from diag.bisect.expr import CannotTell, Expression, Value, parse
+from diag.bisect.expr import Expression, Value, parse
 from diag.bisect.space import Space, differences
 from diag.bisect.trial import Outcome, Trial
 
@@ -39,10 +39,7 @@ class Rule:
     form: str
 
     def holds(self, values: Mapping[str, Value]) -> bool | None:
-        try:
-            return self.when.holds(values)
-        except CannotTell:
-            return None
+        return self.when.tells(values)
 
 
 @dataclass(frozen=True)
