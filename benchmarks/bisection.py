@@ -27,10 +27,10 @@ import numpy as np
 from rivals import classic, packages
 
 from diag.bisect.bayesian import BayesianSearch
+from diag.bisect.decision import DeterministicSearch, Next, Verdict
 from diag.bisect.engine import commits
 from diag.bisect.expr import Value, parse
 from diag.bisect.hypotheses import Hypothesis
-from diag.bisect.search import DeterministicSearch, Next, Verdict
 from diag.bisect.space import Derived, Factor, Space
 from diag.bisect.trial import Outcome, Trial
 from diag.verdict.compare import TextVerdict

@@ -16,8 +16,8 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
+from diag.bisect.decision import DeterministicSearch, Next, Verdict
 from diag.bisect.hypotheses import Hypothesis
-from diag.bisect.search import DeterministicSearch, Next, Verdict
 from diag.bisect.space import Factor, Space
 from diag.bisect.trial import Outcome, Trial
 

@@ -3,13 +3,13 @@
     space       factors, their levels, derived factors: what can be set and what follows from it
     expr        the little language of derived factors
     hypotheses  what could be to blame, each a predicate over a configuration
-    search      pure: trials so far in, the next configuration or a verdict out
+    decision    pure: trials so far in, the next configuration or a verdict out
     plan        the YAML file a person writes
     trial       what one server start showed
     journal     one fsynced line a trial
     run         the shell: starts servers, asks prompts, feeds the search
     report      what a person reads
 
-`search` is behind a protocol (`search.Search`): a search that reckons with flakes replaces the one here without
+`decision` is behind a protocol (`decision.Search`): a search that reckons with flakes replaces the one here without
 a change to anything else.
 """

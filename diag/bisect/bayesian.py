@@ -1,4 +1,4 @@
-"""The search for faults that may flake: `search.Search`, decided by diag.bisect.engine. Pure, like the other.
+"""The search for faults that may flake: `decision.Search`, decided by diag.bisect.engine. Pure, like the other.
 
 The boot is the unit of evidence, x garbled of n requests its result; rates are unknown and integrated out; the next
 trial is the one with the most information per minute. Before a name is said the claim is tried from both ends and on
@@ -18,12 +18,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import betaincinv
 
-from diag.bisect.engine import batch, beyond, gain, rates, rows, starts, stopping
-from diag.bisect.engine.posterior import Posterior, posterior, unexplained
-from diag.bisect.engine.rows import FALSE, TRUE, UNKNOWN, Bools, Codes, Floats, Singles
-from diag.bisect.expr import Value
-from diag.bisect.hypotheses import Hypothesis, enumerate_all
-from diag.bisect.search import (
+from diag.bisect.decision import (
     Next,
     Rate,
     Rates,
@@ -37,6 +32,11 @@ from diag.bisect.search import (
     same_config,
     sufficient,
 )
+from diag.bisect.engine import batch, beyond, gain, rates, rows, starts, stopping
+from diag.bisect.engine.posterior import Posterior, posterior, unexplained
+from diag.bisect.engine.rows import FALSE, TRUE, UNKNOWN, Bools, Codes, Floats, Singles
+from diag.bisect.expr import Value
+from diag.bisect.hypotheses import Hypothesis, enumerate_all
 from diag.bisect.space import Config, Space, same
 from diag.bisect.trial import Outcome, Trial
 

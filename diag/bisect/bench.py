@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 
 from diag import bundle
+from diag.bisect.decision import Next
 from diag.bisect.expr import Value
 from diag.bisect.plan import Plan
 from diag.bisect.run import Listener
-from diag.bisect.search import Next
 from diag.bisect.space import describe, level_text, same
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import PreconditionFailed, ServerDied, ServerNotHealthy, UsageError

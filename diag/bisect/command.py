@@ -20,8 +20,8 @@ import subprocess
 import time
 from collections.abc import Mapping
 
+from diag.bisect.decision import Next
 from diag.bisect.expr import Value
-from diag.bisect.search import Next
 from diag.bisect.space import Space
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import PreconditionFailed

@@ -17,8 +17,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
 from diag import bundle, yamlfile
+from diag.bisect.decision import MAX_CONFIGS
 from diag.bisect.expr import Expression, ExpressionError, Value, parse
-from diag.bisect.search import MAX_CONFIGS
 from diag.bisect.space import Derived, Factor, How, Space, same
 from diag.errors import UsageError
 from diag.serving import sglang

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from diag.bisect.decision import Next, Search, Verdict
 from diag.bisect.engine import numbers
 from diag.bisect.hypotheses import Hypothesis
-from diag.bisect.search import Next, Search, Verdict
 from diag.bisect.space import Derived, Factor, Space
 from diag.bisect.trial import Trial
 

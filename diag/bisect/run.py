@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from diag.bisect.decision import Next, Search, Verdict
 from diag.bisect.journal import Journal
-from diag.bisect.search import Next, Search, Verdict
 from diag.bisect.trial import Trial
 
 

@@ -11,10 +11,10 @@ from diag.bisect import plan as plans
 from diag.bisect import resume
 from diag.bisect.bench import ServerBench, fills_for
 from diag.bisect.command import CommandBench
+from diag.bisect.decision import BothEnds, DeterministicSearch, Search
 from diag.bisect.journal import Journal
 from diag.bisect.plan import Plan
 from diag.bisect.run import Bench, Listener, Result, run
-from diag.bisect.search import BothEnds, DeterministicSearch, Search
 from diag.errors import UsageError
 from diag.hosts import inventory
 from diag.hosts.inventory import Host

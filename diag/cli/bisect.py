@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
+    from diag.bisect.decision import Next
     from diag.bisect.plan import Plan
     from diag.bisect.run import Result
-    from diag.bisect.search import Next
     from diag.bisect.session import Session
     from diag.bisect.space import Config
     from diag.bisect.trial import Trial

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from diag.bisect.decision import Rate, Verdict
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.run import Result
-from diag.bisect.search import Rate, Verdict
 from diag.bisect.space import Derived, Factor, Space, describe, level_text
 from diag.bisect.trial import Outcome, Trial
 from diag.report.text import one_line

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from diag.bisect.decision import DeterministicSearch, Next, Search, Verdict
 from diag.bisect.expr import Value, parse
 from diag.bisect.hypotheses import Hypothesis
-from diag.bisect.search import DeterministicSearch, Next, Search, Verdict
 from diag.bisect.space import Config, Derived, Factor, Space, same
 from diag.bisect.trial import Outcome, Trial
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.bisect.command import CommandBench, environment, judge, texts_from
-from diag.bisect.search import Next
+from diag.bisect.decision import Next
 from diag.bisect.space import Factor, Space
 from diag.bisect.trial import Outcome
 from diag.errors import PreconditionFailed

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from diag import bundle
 from diag.bisect import plan
+from diag.bisect.decision import DeterministicSearch, Next
 from diag.bisect.plan import Plan
-from diag.bisect.search import DeterministicSearch, Next
 from diag.errors import PlanError, UsageError
 
 SHIPPED = (bundle.folder("playbooks") / "ddtree-garble.yaml").read_text(encoding="utf-8")

@@ -14,10 +14,10 @@ import pytest
 from diag.bisect import bench as benches
 from diag.bisect import journal, plan, run
 from diag.bisect.bench import ServerBench, fills_for
+from diag.bisect.decision import DeterministicSearch, Next, Verdict
 from diag.bisect.expr import Value
 from diag.bisect.journal import Journal
 from diag.bisect.run import Result
-from diag.bisect.search import DeterministicSearch, Next, Verdict
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import LinkLost, ServerDied, ServerNotHealthy, UsageError
 from diag.hosts.inventory import Host

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from simulated_host import SimulatedHost, make_search
 
+from diag.bisect.decision import Next, Verdict
 from diag.bisect.expr import Value, parse
 from diag.bisect.run import Result
-from diag.bisect.search import Next, Verdict
 from diag.bisect.space import Config, Derived, Factor, Space, describe
 from diag.report import bisect as report
 

@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 
 from diag import bundle, errors
 from diag.bisect import plan
+from diag.bisect.decision import BothEnds, DeterministicSearch, Next, Search, VerdictKind
 from diag.bisect.run import Result
-from diag.bisect.search import BothEnds, DeterministicSearch, Next, Search, VerdictKind
 from diag.bisect.trial import Outcome, Trial
 from diag.cli import fix as fix_command
 from diag.cli import run

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from diag import errors
-from diag.bisect.search import VerdictKind
+from diag.bisect.decision import VerdictKind
 from diag.cli import run
 from diag.explain.index import ENTRIES, HEADINGS, get
 from diag.fixes.catalogue import FIXES

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from diag.bisect.decision import Verdict, VerdictKind
 from diag.bisect.expr import parse
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.run import Result
-from diag.bisect.search import Verdict, VerdictKind
 from diag.bisect.space import Derived, Factor, Space
 from diag.bisect.trial import Outcome, Trial
 from diag.report import bisect as report

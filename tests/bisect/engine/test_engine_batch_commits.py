@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from simulated_host import SimulatedHost, two_level
 
 from diag.bisect.bayesian import BayesianSearch
+from diag.bisect.decision import Verdict
 from diag.bisect.engine import commits
-from diag.bisect.search import Verdict
 from diag.bisect.trial import Outcome
 
 

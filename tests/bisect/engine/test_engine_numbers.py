@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from simulated_host import SimulatedHost, factor, settle, space
 
 from diag.bisect.bayesian import BayesianSearch
+from diag.bisect.decision import DeterministicSearch, Next
 from diag.bisect.engine import numbers
 from diag.bisect.expr import parse
 from diag.bisect.refine import RefinedSearch
-from diag.bisect.search import DeterministicSearch, Next
 
 OVER = space(factor("budget", 7, 16), factor("topk", 1, 4), factor("block_size", 8, 8))
 REPORTS = {"captured": 12}

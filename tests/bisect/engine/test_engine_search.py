@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from simulated_host import SimulatedHost, factor, settle, space, truth, two_level
 
 from diag.bisect.bayesian import BayesianSearch
+from diag.bisect.decision import Next, Verdict
 from diag.bisect.expr import Value
 from diag.bisect.hypotheses import Hypothesis, enumerate_all
-from diag.bisect.search import Next, Verdict
 from diag.bisect.space import Space
 from diag.bisect.trial import Outcome, Trial
 from diag.verdict.compare import TextVerdict

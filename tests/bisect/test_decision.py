@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from simulated_host import SimulatedHost, agrees, factor, make_search, settle, space, truth, two_level
 
 from diag.bisect.bayesian import BayesianSearch
+from diag.bisect.decision import BothEnds, Next, Search, Verdict
 from diag.bisect.hypotheses import Hypothesis, enumerate_all
-from diag.bisect.search import BothEnds, Next, Search, Verdict
 from diag.bisect.space import Space, differences
 from diag.bisect.trial import Outcome
 
