@@ -115,7 +115,8 @@ class BayesianSearch:
         self.deterministic = deterministic
         self.stop = stopping.QUICK if quick else stopping.STOP
         self.max_trials = max_trials
-        self.minutes, self.valid, self.confirm = minutes, valid, confirm
+        self.minutes = minutes or (space.minutes if _priced(space) else None)
+        self.valid, self.confirm = valid, confirm
         self._seed = seed
         prior = enumerate_all(space)
         self.hypotheses = [h for h, _ in prior]
@@ -177,14 +178,14 @@ class BayesianSearch:
         return len(trials) + ends + math.ceil(share / bits_a_trial) + rest
 
     def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
-        """At most `hosts` configurations to try at once, given those that are still `pending` elsewhere.
-
-        Where the search looks for information: jointly, over all outcomes of what runs. Where it confirms, or opens:
+        """Where the search looks for information: jointly, over all outcomes of what runs. Where it confirms, or opens:
         what would come next if everything goes as foretold.
         """
         step = self.next(trials)
         if isinstance(step, Verdict):
             return step if not pending else []
+        if hosts < 1:
+            return []
         view = self._view(trials, [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)])
         if len(view.evidence) < 2 or float(view.weight.max()) >= self.stop or (view.exact and view.weight.max() > 0.5):
             return self._foreseen(trials, pending, hosts)
@@ -340,6 +341,9 @@ class BayesianSearch:
         return _Pool(pool.candidates, active, pool.facts)
 
     def _evaluated(self, candidates: rows.Candidates, fixed: Mapping[str, Value]) -> _Pool:
+        for constraint in self.space.constraints:
+            codes = candidates.codes[candidates.told(constraint.when) != FALSE]
+            candidates = rows.Candidates(candidates.factors, codes)
         if self.valid is not None:
             keep = [i for i in range(len(candidates.codes)) if self.valid(candidates.config(i))]
             candidates = rows.Candidates(candidates.factors, candidates.codes[keep])
@@ -644,6 +648,11 @@ class BayesianSearch:
 
     def _bare(self, kind: VerdictKind, evidence: list[Trial], why: str) -> Verdict:
         return self._end(kind, self._view(evidence, evidence), why)
+
+
+def _priced(space: Space) -> bool:
+    """Whether some trials cost more than others."""
+    return len({f.change_minutes for f in space.factors}) > 1 or any(f.apply == "request" for f in space.factors)
 
 
 def _rate(garbled: int, tried: int) -> Rate:

@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 
 from diag.bisect.expr import Value
 from diag.bisect.hypotheses import Hypothesis, enumerate_all
-from diag.bisect.space import Space, differences, same
+from diag.bisect.space import Config, Space, differences, same
 from diag.bisect.trial import Outcome, Trial
 
 VerdictKind = Literal["culprit", "not_reproduced", "environmental", "narrowed", "unexplained", "clean", "fails"]
@@ -104,6 +104,11 @@ class Search(Protocol):
 
     def next(self, trials: Sequence[Trial]) -> Next | Verdict: ...
 
+    def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
+        """What `hosts` free hosts should try now, while `pending` configurations are still tried elsewhere: at most one
+        each, none where it is better to wait for what is pending. A verdict only when nothing is pending any more."""
+        ...
+
     def expected_trials(self, trials: Sequence[Trial]) -> int:
         """How many trials the whole run is likely to take, those done included."""
         ...
@@ -147,6 +152,9 @@ class DeterministicSearch:
         if len(trials) >= self.max_trials:
             return self._end("narrowed", evidence, f"{self.max_trials} trials are spent")
         return step
+
+    def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
+        return one_at_a_time(self, trials, pending, hosts)
 
     def expected_trials(self, trials: Sequence[Trial]) -> int:
         evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
@@ -274,8 +282,21 @@ class BothEnds:
             return Verdict("unexplained", f"the failing configuration gave no answers: {trials[1].reason}")
         return Verdict("fails", f"the failing configuration fails: {trials[1].reason}")
 
+    def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
+        return one_at_a_time(self, trials, pending, hosts)
+
     def expected_trials(self, trials: Sequence[Trial]) -> int:
         return 2
+
+
+def one_at_a_time(
+    search: Search, trials: Sequence[Trial], pending: Sequence[Config], hosts: int
+) -> list[Next] | Verdict:
+    """`Search.next_batch` where each step rests on the one before."""
+    if pending or hosts < 1:
+        return []
+    step = search.next(trials)
+    return step if isinstance(step, Verdict) else [step]
 
 
 def contradicts(hypothesis: Hypothesis, trial: Trial) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diag.bisect.decision import Next, Search, Verdict
+from diag.bisect.decision import Next, Search, Verdict, one_at_a_time
 from diag.bisect.engine import numbers
 from diag.bisect.hypotheses import Hypothesis
-from diag.bisect.space import Derived, Factor, Space
+from diag.bisect.space import Config, Derived, Factor, Space
 from diag.bisect.trial import Trial
 
 
@@ -49,6 +49,11 @@ class RefinedSearch:
             why=f"{verdict.why}; {step.rule.when.text} separates good from bad (trials {supports})",
             inseparable=(),
         )
+
+    def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
+        if isinstance(self._settled(trials), Next):
+            return self.inner.next_batch(trials, pending, hosts)
+        return one_at_a_time(self, trials, pending, hosts)
 
     def expected_trials(self, trials: Sequence[Trial]) -> int:
         settled = self._settled(trials)

@@ -1,8 +1,9 @@
 """What can be set, what follows from it, and what a configuration therefore is.
 
-    Factor    one variable of the server, with a good and a failing level; how a level is put on the command line
-    Derived   never set, only computed: from factors, or from what the running server says (`reads`)
-    Config    factor name -> level, every factor named
+    Factor      one variable of the server, with a good and a failing level; how a level is put on the command line
+    Derived     never set, only computed: from factors, or from what the running server says (`reads`)
+    Constraint  what a configuration must satisfy to be tried at all
+    Config      factor name -> level, every factor named
 
 A trial's *effective* values are its config, overwritten by what the server reports to be in force, plus every
 derived factor that can be computed from that. Evidence is about effective values, not about what was asked.
@@ -19,6 +20,11 @@ from diag.bisect.expr import Expression, Value
 
 Config = Mapping[str, Value]
 How = Literal["flag", "switch", "switch_off", "env", "trial"]
+Apply = Literal["restart", "request"]
+
+CHANGE_MINUTES: dict[Apply, float] = {"restart": 5.0, "request": 0.0}
+ASK_MINUTES = 0.5
+"""What a trial costs beside its changes: the prompts have to be asked."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,9 @@ class Factor:
 
     levels: every level a trial may use; holds good and bad, which are the same for a factor that only separates
     explanations (a level that neither end uses).
+
+    apply: whether another level takes a new server, or goes with the request. minutes: what a change of it costs,
+    where that is known better than CHANGE_MINUTES.
     """
 
     name: str
@@ -37,6 +46,12 @@ class Factor:
     bad: Value
     levels: tuple[Value, ...]
     title: str = ""
+    apply: Apply = "restart"
+    minutes: float | None = None
+
+    @property
+    def change_minutes(self) -> float:
+        return CHANGE_MINUTES[self.apply] if self.minutes is None else self.minutes
 
     @property
     def suspect(self) -> bool:
@@ -67,10 +82,32 @@ class Derived:
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """What every configuration that is tried must satisfy, e.g. topk: topk == 1 or tree. Over what is asked for, not
+    over what a server reports."""
+
+    name: str
+    when: Expression
+    title: str = ""
+
+    def allows(self, config: Config) -> bool:
+        """Also where it cannot be told: then the server may say."""
+        return self.when.tells(config) is not False
+
+
+@dataclass(frozen=True)
 class Space:
+    """Raises ValueError, which names the constraint, where the good or the failing end is not a valid configuration."""
+
     factors: tuple[Factor, ...]
     derived: tuple[Derived, ...] = ()
     reads: Mapping[str, str] = field(default_factory=dict)
+    constraints: tuple[Constraint, ...] = ()
+
+    def __post_init__(self) -> None:
+        for end, config in (("good", self.good), ("failing", self.bad)):
+            if (broken := self.violated(config)) is not None:
+                raise ValueError(f"the {end} configuration violates '{broken.name}': {broken.when.text}")
 
     @property
     def good(self) -> dict[str, Value]:
@@ -83,11 +120,31 @@ class Space:
     def factor(self, name: str) -> Factor:
         return next(f for f in self.factors if f.name == name)
 
+    def violated(self, config: Config) -> Constraint | None:
+        """The first constraint that this configuration does not satisfy."""
+        return next((c for c in self.constraints if not c.allows(config)), None)
+
     def configs(self) -> Iterator[dict[str, Value]]:
-        """Every combination of levels, in a fixed order."""
+        """Every valid combination of levels, in a fixed order."""
         names = [f.name for f in self.factors]
         for levels in itertools.product(*(f.levels for f in self.factors)):
-            yield dict(zip(names, levels))
+            config = dict(zip(names, levels))
+            if self.violated(config) is None:
+                yield config
+
+    def restarts(self, config: Config, running: Config | None) -> bool:
+        """Whether a trial of `config` takes a new server while `running` is up. The same configuration once more does:
+        what is decided at start-up would only be seen again."""
+        if running is None or not differences(config, running):
+            return True
+        return any(f.apply == "restart" for f in self.factors if not same(config[f.name], running[f.name]))
+
+    def minutes(self, config: Config, running: Config | None) -> float:
+        """What a trial of `config` costs while `running` is up (None: nothing is)."""
+        changed = [f for f in self.factors if running is None or not same(config[f.name], running[f.name])]
+        costs = [f.change_minutes for f in changed]
+        again = max(costs, default=CHANGE_MINUTES["restart"])
+        return ASK_MINUTES + (again if self.restarts(config, running) else sum(costs))
 
     def effective(self, config: Config, reported: Mapping[str, Value]) -> dict[str, Value]:
         """Asked, overwritten by reported, plus derived."""

@@ -6,7 +6,7 @@ import pytest
 from simulated_host import factor, space
 
 from diag.bisect.expr import Value, parse
-from diag.bisect.space import Derived, Factor, How, Space, describe, differences, level_text, same
+from diag.bisect.space import Constraint, Derived, Factor, How, Space, describe, differences, level_text, same
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,38 @@ def test_words_for_a_person() -> None:
     assert describe({"budget": 16, "graph": True, "x": False}) == "budget=16 graph=on x=off"
     assert describe({"budget": 16, "graph": True}, ["graph"]) == "graph=on"
     assert level_text(1) == "1"
+
+
+def implied(when: str) -> Space:
+    return Space(tuple(factor(f"f{i}") for i in range(3)), constraints=(Constraint("implied", parse(when)),))
+
+
+def test_configurations_are_the_valid_ones() -> None:
+    over = implied("f0 == 0 or f1 == 1")
+    assert len(list(over.configs())) == 6
+    assert all(c["f0"] == 0 or c["f1"] == 1 for c in over.configs())
+    broken = over.violated({"f0": 1, "f1": 0, "f2": 0})
+    assert broken is not None
+    assert broken.name == "implied"
+
+
+def test_what_a_constraint_cannot_tell_is_allowed() -> None:
+    assert len(list(implied("elsewhere > 1").configs())) == 8
+
+
+@pytest.mark.parametrize(("when", "end"), [("f0 == 1", "good"), ("f0 + f1 + f2 < 3", "failing")])
+def test_an_end_that_violates_a_constraint_is_refused_by_name(when: str, end: str) -> None:
+    with pytest.raises(ValueError, match=f"the {end} configuration violates 'implied'"):
+        implied(when)
+
+
+def test_minutes_of_a_trial() -> None:
+    kernel = Factor("kernel", "--kernel", "flag", 0, 1, (0, 1), minutes=20)
+    ask = Factor("ask", "ask", "trial", 0, 1, (0, 1), apply="request")
+    over = Space((kernel, factor("f"), ask))
+    base = {"kernel": 0, "f": 0, "ask": 0}
+    assert over.minutes(base, None) == 20.5
+    assert over.minutes({**base, "kernel": 1}, base) == 20.5
+    assert over.minutes({**base, "f": 1, "ask": 1}, base) == 5.5
+    assert over.minutes({**base, "ask": 1}, base) == 0.5
+    assert over.minutes(base, base) == 5.5, "once more is a new process"

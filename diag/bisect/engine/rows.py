@@ -6,13 +6,13 @@ block_size holds"). A *row* is built from members by one operation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from diag.bisect.expr import Value
+from diag.bisect.expr import Expression, Value
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.space import Derived, Factor, same
 
@@ -114,9 +114,21 @@ class Candidates:
         return np.stack([self._column(m, fixed) for m in members], axis=1) if members else self.codes[:, :0]
 
     def _column(self, member: Factor | Derived, fixed: Mapping[str, Value]) -> Codes:
-        names = {member.name} if isinstance(member, Factor) else member.when.names
+        names = frozenset({member.name}) if isinstance(member, Factor) else member.when.names
+        return self._spread(names, fixed, lambda values: member_column(member, values))
+
+    def told(self, expression: Expression) -> Codes:
+        """(configurations,): whether the expression holds of what is asked for."""
+        word = {None: UNKNOWN, True: TRUE, False: FALSE}
+        return self._spread(
+            expression.names, {}, lambda values: np.array([word[expression.tells(v)] for v in values], dtype=np.int8)
+        )
+
+    def _spread(
+        self, names: frozenset[str], fixed: Mapping[str, Value], tell: Callable[[list[dict[str, Value]]], Codes]
+    ) -> Codes:
+        """What depends on few factors is computed once for each combination of their levels."""
         free = [j for j, f in enumerate(self.factors) if f.name in names and f.name not in fixed]
-        # A member depends on few factors: its value is computed once for each combination of their levels.
         radix = [len(self.factors[j].levels) for j in free]
         key = np.zeros(len(self.codes), dtype=np.intp)
         for j, base in zip(free, radix):
@@ -130,7 +142,7 @@ class Candidates:
                 rest, code = divmod(rest, base)
                 named[self.factors[j].name] = self.factors[j].levels[code]
             values.append(named)
-        column: Codes = member_column(member, values)[back]
+        column: Codes = tell(values)[back]
         return column
 
     def nearest_first(self, config: Mapping[str, Value]) -> npt.NDArray[np.int64]:

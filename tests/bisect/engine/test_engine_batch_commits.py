@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from simulated_host import SimulatedHost, two_level
 
 from diag.bisect.bayesian import BayesianSearch
-from diag.bisect.decision import Verdict
+from diag.bisect.decision import BothEnds, Search, Verdict
 from diag.bisect.engine import commits
+from diag.bisect.refine import RefinedSearch
+from diag.bisect.space import Space
 from diag.bisect.trial import Outcome
 
 
@@ -59,6 +62,20 @@ def test_what_is_pending_is_reckoned_with() -> None:
     second = search.next_batch(host.trials, [first[0].config], 1)
     assert not isinstance(second, Verdict)
     assert second[0].config != first[0].config
+
+
+@pytest.mark.parametrize("search", [BothEnds, lambda over: RefinedSearch(BayesianSearch(over), over), BayesianSearch])
+def test_every_search_can_be_asked_for_several(search: Callable[[Space], Search]) -> None:
+    """None while it waits, at most one for each free host, and a verdict when nothing is pending."""
+    over = two_level(3)
+    host = SimulatedHost(over, lambda v: v["f1"] == 1)
+    decide = search(over)
+    while not isinstance(steps := decide.next_batch(host.trials, [], 2), Verdict):
+        assert 1 <= len(steps) <= 2
+        assert decide.next_batch(host.trials, [], 0) == []
+        for step in steps:
+            host.run(step)
+    assert decide.next_batch(host.trials, [over.bad], 1) == []
 
 
 def bisect(

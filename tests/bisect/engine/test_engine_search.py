@@ -14,9 +14,9 @@ from simulated_host import SimulatedHost, factor, settle, space, truth, two_leve
 
 from diag.bisect.bayesian import BayesianSearch
 from diag.bisect.decision import Next, Verdict
-from diag.bisect.expr import Value
+from diag.bisect.expr import Value, parse
 from diag.bisect.hypotheses import Hypothesis, enumerate_all
-from diag.bisect.space import Space
+from diag.bisect.space import Constraint, Space
 from diag.bisect.trial import Outcome, Trial
 from diag.verdict.compare import TextVerdict
 
@@ -182,6 +182,19 @@ def test_constraints_are_kept() -> None:
     assert verdict.culprit is not None
     assert verdict.culprit.name == "f1=1 and f4=1"
     assert not any(t.config["f0"] == 1 and t.config["f1"] == 0 for t in host.trials)
+
+
+@pytest.mark.parametrize("deterministic", [True, None])
+def test_what_a_constraint_forbids_is_never_tried(deterministic: bool | None) -> None:
+    plain = two_level(5)
+    over = Space(plain.factors, constraints=(Constraint("needs", parse("f0 == 0 or f1 == 1")),))
+    for hidden in ("f0=1", "f1=1", "f0=1 and f4=1"):
+        row = next(h for h, _ in enumerate_all(over) if h.name == hidden)
+        host = SimulatedHost(over, truth(row))
+        verdict = settle(host, BayesianSearch(over, deterministic=deterministic))
+        assert verdict.culprit is not None
+        assert hidden in [h.name for h in (verdict.culprit, *verdict.inseparable)]
+        assert all(over.violated(t.config) is None for t in host.trials)
 
 
 def test_the_answer_depends_on_nothing_but_the_trials() -> None:
