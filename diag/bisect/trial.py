@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +31,9 @@ class Trial:
     config:      what was asked; effective: what was in force, with derived factors
     texts:       one verdict for each prompt, alone and together
     warnings:    where the server did not do what it was asked
+    host:        where it was made; "" is this machine
+    signature:   what kind of failure it shows ("garbled", "answers HTTP 500", "died: CUDA error: ..."), "" where it
+                 shows none. Only a failure with the failing end's signature is the failure that is looked for.
     """
 
     number: int
@@ -42,6 +47,13 @@ class Trial:
     start_s: float = 0.0
     total_s: float = 0.0
     details: Mapping[str, Any] = field(default_factory=dict)
+    host: str = ""
+    signature: str = ""
+
+    @property
+    def effect(self) -> str:
+        """What the factors came to, as a hash: trials with the same one are one trial, repeated."""
+        return effect_of({name: self.effective.get(name, level) for name, level in self.config.items()})
 
     @property
     def garbled(self) -> int:
@@ -61,17 +73,30 @@ class Trial:
             "texts": [text.to_json() for text in self.texts],
             "warnings": list(self.warnings),
             "details": dict(self.details),
+            "effect": self.effect,
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Trial:
-        """The inverse of to_json, whatever else the document holds. Raises KeyError, TypeError or ValueError."""
-        fields = {name: document[name] for name in cls.__dataclass_fields__}
+        """The inverse of to_json, whatever else the document holds; what older journals do not have stays at its
+        default. Raises KeyError, TypeError or ValueError."""
+        given = {f.name: document[f.name] for f in fields(cls) if f.name in document or _needed(f)}
         return cls(
             **{
-                **fields,
-                "outcome": Outcome(fields["outcome"]),
-                "texts": tuple(TextVerdict.from_json(text) for text in fields["texts"]),
-                "warnings": tuple(fields["warnings"]),
+                **given,
+                "outcome": Outcome(given["outcome"]),
+                "texts": tuple(TextVerdict.from_json(text) for text in given["texts"]),
+                "warnings": tuple(given["warnings"]),
             }
         )
+
+
+def _needed(one: Field[Any]) -> bool:
+    """`texts` and `warnings` have always been written."""
+    return one.name in ("texts", "warnings") or (one.default is MISSING and one.default_factory is MISSING)
+
+
+def effect_of(values: Mapping[str, Value]) -> str:
+    """Twelve hexadecimal digits, the same for equal values in any order."""
+    text = json.dumps(sorted(values.items()), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
