@@ -19,7 +19,7 @@ from typing import Literal
 from diag.bisect.expr import Expression, Value
 
 Config = Mapping[str, Value]
-How = Literal["flag", "switch", "switch_off", "env", "trial"]
+How = Literal["flag", "switch", "switch_off", "env", "trial", "request"]
 Apply = Literal["restart", "request"]
 
 CHANGE_MINUTES: dict[Apply, float] = {"restart": 5.0, "request": 0.0}
@@ -29,8 +29,8 @@ ASK_MINUTES = 0.5
 
 @dataclass(frozen=True)
 class Factor:
-    """how: flag (`NAME level`), switch (NAME present when true), switch_off (NAME present when false), env, or trial
-    (nothing of a server's: a trial command reads it from its environment).
+    """how: flag (`NAME level`), switch (NAME present when true), switch_off (NAME present when false), env, trial
+    (nothing of a server's: a trial command reads it from its environment), or request (a parameter of the requests).
 
     levels: every level a trial may use; holds good and bad, which are the same for a factor that only separates
     explanations (a level that neither end uses).

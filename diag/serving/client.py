@@ -41,8 +41,19 @@ class Prompt:
 
 
 class Client:
-    def __init__(self, http: httpx.Client) -> None:
+    """sampling: goes into every `generate` besides what diag itself asks for. concurrency: how many of
+    `generate_together` are under way at once; None: all."""
+
+    def __init__(
+        self, http: httpx.Client, sampling: Mapping[str, Any] | None = None, concurrency: int | None = None
+    ) -> None:
         self._http = http
+        self._sampling = dict(sampling or {})
+        self._concurrency = concurrency
+
+    def asking(self, sampling: Mapping[str, Any], concurrency: int | None = None) -> Client:
+        """The same server, asked in another way."""
+        return Client(self._http, sampling, concurrency)
 
     def server_info(self) -> dict[str, Any]:
         """The effective configuration; {} where the server has no such page."""
@@ -58,7 +69,8 @@ class Client:
 
     def generate(self, prompt: Prompt, max_new_tokens: int) -> Answer:
         """Greedy. Whatever goes wrong with the request is in the answer's `error`; a lost link is raised."""
-        body = {"text": prompt.text, "sampling_params": {"temperature": 0, "max_new_tokens": max_new_tokens}}
+        sampling = {"temperature": 0, "max_new_tokens": max_new_tokens, **self._sampling}
+        body = {"text": prompt.text, "sampling_params": sampling}
         try:
             response = self._http.post("/generate", json=body, timeout=REQUEST_TIMEOUT_S)
         except httpx.HTTPError as error:
@@ -72,7 +84,7 @@ class Client:
         """All at the same moment, so that the server batches them; answers in the order of `prompts`."""
         if not prompts:
             return []
-        with ThreadPoolExecutor(len(prompts)) as pool:
+        with ThreadPoolExecutor(min(len(prompts), self._concurrency or len(prompts))) as pool:
             return list(pool.map(lambda prompt: self.generate(prompt, max_new_tokens), prompts))
 
     def score(

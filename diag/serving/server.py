@@ -48,12 +48,14 @@ class Progress:
 
 @dataclass
 class Server:
-    """A healthy server. `stopped` is filled in after the `with`: what was needed to stop it, and what is left."""
+    """A healthy server. `stopped` is filled in after the `with`: what was needed to stop it, and what is left.
+    halt: have it stopped now, from any thread; requests that are under way fail."""
 
     port: int
     pid: int
     ready_after_s: float
     client: Client
+    halt: Callable[[], None] = lambda: None
     stopped: dict[str, Any] = field(default_factory=dict)
 
 
@@ -98,7 +100,7 @@ def _wait_until_ready(
             on_progress(Progress(phase, time.monotonic() - started_at, str(event.get("last_log") or "")))
         if phase == "ready":
             client = Client(http.http_client(transport, port))
-            return Server(port=port, pid=pid, ready_after_s=float(event["after_s"]), client=client)
+            return Server(port, pid, float(event["after_s"]), client, halt=lambda: _ask_to_stop(conversation))
     ended = conversation.end.document if conversation.end is not None else {}
     raise HostProgramFailed(
         f"The supervisor on {transport.host.name} ended before the server was ready: {ended.get('reason')}.",
@@ -106,8 +108,12 @@ def _wait_until_ready(
     )
 
 
-def _stop(conversation: courier.Conversation) -> dict[str, Any]:
-    """Ask, then close: closing alone would do, but "asked" reads better in a record than "laptop gone"."""
+def _ask_to_stop(conversation: courier.Conversation) -> None:
     with contextlib.suppress(DiagError):
         conversation.send({"cmd": "stop"})
+
+
+def _stop(conversation: courier.Conversation) -> dict[str, Any]:
+    """Ask, then close: closing alone would do, but "asked" reads better in a record than "laptop gone"."""
+    _ask_to_stop(conversation)
     return conversation.close() or {}
