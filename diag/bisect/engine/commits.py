@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diag.bisect.engine import gain, rates, stopping
+from diag.bisect.engine import batch, gain, rates, stopping
 from diag.bisect.engine.posterior import posterior
 from diag.bisect.engine.rows import FALSE, TRUE, Bools, Codes, Floats
 
@@ -22,12 +22,13 @@ PRIOR_RATIO_CAP = 20.0
 @dataclass(frozen=True)
 class Step:
     """index: the commit to try next, None when it is settled (or nothing tells the rest apart). weight: (commits,)
-    probability that each is the first bad one. culprit: the likeliest."""
+    probability that each is the first bad one. culprit: the likeliest. more: what other free hosts should try."""
 
     index: int | None
     weight: Floats
     culprit: int
     settled: bool
+    more: tuple[int, ...] = ()
 
 
 def linear(count: int) -> Bools:
@@ -45,11 +46,14 @@ def decide(
     certain: float = rates.CERTAIN,
     stop: float = stopping.STOP,
     seed: int = 0,
+    pending: Sequence[int] = (),
+    count: int = 1,
 ) -> Step:
     """ancestors (commits, commits); trials: (commit, garbled, requests), skipped ones left out. prior (commits,):
-    weights, 0 for commits that cannot be it. chance, minutes (commits,): of each to build and start, and its cost."""
-    count = len(ancestors)
-    given = np.ones(count) if prior is None else np.asarray(prior, dtype=float)
+    weights, 0 for commits that cannot be it. chance, minutes (commits,): of each to build and start, and its cost.
+    pending: commits that other hosts still try; count: how many hosts are free."""
+    commits = len(ancestors)
+    given = np.ones(commits) if prior is None else np.asarray(prior, dtype=float)
     positive = given > 0
     weights = np.where(positive, np.maximum(given, given.max() / PRIOR_RATIO_CAP), 0.0)
     with np.errstate(divide="ignore"):
@@ -73,6 +77,69 @@ def decide(
         bits = bits * chance
     if bits.max() <= stopping.NOISY_BITS:
         return Step(None, post.weight, culprit, False)
-    score = bits if minutes is None else bits / minutes
     random = np.random.default_rng((seed, len(trials)))
-    return Step(gain.choose(score, np.zeros(count), random), post.weight, culprit, False)
+    if count > 1 or pending:
+        worth = (np.ones(commits) if chance is None else chance) / (1.0 if minutes is None else minutes)
+        told = share, weight, hot[:, 1:].sum(axis=1), cold[:, 1:].sum(axis=1)
+        picks = batch.joint(*told, pending, count, worth, random)
+        return Step(picks[0] if picks else None, post.weight, culprit, False, tuple(picks[1:]))
+    score = bits if minutes is None else bits / minutes
+    return Step(gain.choose(score, np.zeros(commits), random), post.weight, culprit, False)
+
+
+def halve(
+    ancestors: Bools,
+    trials: Sequence[tuple[int, bool]],
+    *,
+    prior: Floats,
+    chance: Floats,
+    seed: int = 0,
+    pending: Sequence[int] = (),
+    count: int = 1,
+) -> Step | None:
+    """`decide` where one trial is a proof. trials: (commit, whether it failed). None: no single commit explains them.
+
+    The commit that splits best what is left comes next: among n commits in a row it takes ceil(log2 n) trials.
+    """
+    alive = prior > 0
+    for commit, failed in trials:
+        alive &= ancestors[commit] == failed
+    if not alive.any():
+        return None
+    weight = np.where(alive, prior, 0.0)
+    weight = weight / weight.sum()
+    culprit = int(weight.argmax())
+    if int(alive.sum()) == 1:
+        return Step(None, weight, culprit, True)
+    random = np.random.default_rng((seed, len(trials)))
+    picks = _splits(ancestors.astype(float), weight, chance, pending, count, random)
+    return Step(picks[0] if picks else None, weight, culprit, False, tuple(picks[1:]))
+
+
+def _splits(
+    ancestors: Floats,
+    weight: Floats,
+    chance: Floats,
+    pending: Sequence[int],
+    count: int,
+    random: np.random.Generator,
+) -> list[int]:
+    """At most `count` commits that together split the weight best, given what is pending; none that tells nothing."""
+    cells = [weight]
+    for commit in pending:
+        cells = _cut(cells, ancestors[commit])
+    picks: list[int] = []
+    while len(picks) < count:
+        mass = np.array([cell.sum() for cell in cells])
+        p = ancestors @ np.stack(cells, axis=1) / mass
+        bits = (gain.entropy(np.stack([p, 1 - p], axis=-1)) * mass).sum(axis=1) * chance
+        if bits.max() <= stopping.NOISY_BITS:
+            break
+        picks.append(gain.choose(bits, np.zeros(len(bits)), random))
+        cells = _cut(cells, ancestors[picks[-1]])
+    return picks
+
+
+def _cut(cells: Sequence[Floats], active: Floats) -> list[Floats]:
+    """Each cell in two: what is active at a commit, and the rest."""
+    return [half for cell in cells for half in (cell * active, cell * (1 - active)) if half.any()]
