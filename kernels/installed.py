@@ -41,6 +41,16 @@ INDEX_KERNELS = (
 BASE_CLASS = "sglang.srt.layers.attention.base_attn_backend"
 REAL_MODULES = (BACKEND_MODULE, BASE_CLASS, *INDEX_KERNELS)
 
+EXTEND_ATTENTION = (
+    "sglang.srt.layers.attention.triton_ops.extend_attention",  # to 0.5.15
+    "sglang.kernels.ops.attention.extend_attention",  # from 0.5.16
+)
+# Of these the kernel's launch uses small functions that compute.
+BESIDE_EXTEND_ATTENTION = (
+    "sglang.kernels.ops.attention.decode_attention",
+    "sglang.kernels.ops.attention.score_mod",
+)
+
 _triton_is_real = True
 _replaced: Dict[str, str] = {}
 
@@ -251,24 +261,25 @@ class _LenientLoader(importlib.machinery.SourceFileLoader):
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Serves `sglang` and everything below it: the real file for REAL_MODULES, a stand-in for the rest."""
 
-    def __init__(self, site_packages: Path) -> None:
-        self.site_packages = site_packages
+    def __init__(self, site_packages: Path, real: Sequence[str] = REAL_MODULES) -> None:
+        self.site_packages, self.real = site_packages, real
+        self.values: Dict[str, Dict[str, Any]] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != "sglang" and not fullname.startswith("sglang."):
             return None
-        if fullname in REAL_MODULES:
+        if fullname in self.real:
             file = self.site_packages.joinpath(*fullname.split(".")).with_suffix(".py")
             if file.is_file():
-                loader = None if fullname == BACKEND_MODULE else _LenientLoader(fullname, str(file))
+                loader = None if fullname in (BACKEND_MODULE, *EXTEND_ATTENTION) else _LenientLoader(fullname, str(file))
                 return importlib.util.spec_from_file_location(fullname, file, loader=loader)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         module = _StandInModule(spec.name)
-        module.__dict__.update(_VALUES.get(spec.name, {}))
+        module.__dict__.update({**_VALUES.get(spec.name, {}), **self.values.get(spec.name, {})})
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -414,4 +425,52 @@ def import_backend(site_packages: Path) -> types.ModuleType:
         raise
     _triton_is_real = True
     vars(module).update({name: value for name, value in _SERVER_VALUES.items() if name in vars(module)})
+    return module
+
+
+def load_extend_attention(site_packages: Path, real: Any = "auto") -> Tuple[types.ModuleType, bool]:
+    """The module of the installed `extend_attention_fwd`, and whether the engine itself was imported around it.
+
+    real: as for the oracle. Compiled for the GPU that CUDA_VISIBLE_DEVICES leaves, or interpreted (TRITON_INTERPRET).
+    Raises FileNotFoundError where the release has no such file, and whatever the file raises.
+    """
+    name = next((n for n in EXTEND_ATTENTION if _file_of(site_packages, n).is_file()), None)
+    if name is None:
+        raise FileNotFoundError(f"extend_attention.py: not in {site_packages}")
+    if real is not False:
+        try:
+            return _import_from(site_packages, name), True
+        except Exception:
+            if real is True:
+                raise
+    _forget_engine()
+    finder = _Finder(site_packages, (name, *BESIDE_EXTEND_ATTENTION))
+    finder.values = {"sglang.srt.utils": {"is_cuda": _on_cuda}}
+    sys.meta_path.insert(0, finder)
+    return importlib.import_module(name), False
+
+
+def _on_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and not os.environ.get("TRITON_INTERPRET")
+
+
+def _file_of(site_packages: Path, module: str) -> Path:
+    return site_packages.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def _import_from(site_packages: Path, name: str) -> types.ModuleType:
+    """Raises whatever importing raises, ImportError when another copy of the engine comes first."""
+    _forget_engine()
+    before = list(sys.path)
+    sys.path.insert(0, str(site_packages))
+    try:
+        module = importlib.import_module(name)
+        if Path(str(module.__file__)).resolve() != _file_of(site_packages, name).resolve():
+            raise ImportError(f"importing gave {module.__file__}, not the file in {site_packages}")
+    except BaseException:
+        _forget_engine()
+        sys.path[:] = before
+        raise
     return module
