@@ -225,10 +225,7 @@ class FirstBadSearch:
             if waiting:
                 return []
             return self._narrowed(view, "what is left cannot be told apart: the places between do not start")
-        return [
-            Next(self.axis.config(at), self._purpose(view, step, at, exact))
-            for at in (step.index, *step.more)
-        ]
+        return [Next(self.axis.config(at), self._purpose(view, step, at, exact)) for at in (step.index, *step.more)]
 
     def _decide(self, view: _View, waiting: Sequence[int], hosts: int) -> tuple[commits.Step, bool]:
         """(what to try, whether a trial is a proof)"""
