@@ -1,27 +1,41 @@
-"""A bench that starts a server on a host for each trial, asks it, judges its texts, and stops it."""
+"""A bench that starts a server on a host for each trial, asks it, judges its texts, and stops it.
+
+Where a plan has factors that go with the request, the server stays up between trials that differ in nothing else; a
+configuration once more takes a new one, since what is decided at start-up would only be seen again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from diag import bundle
+from diag.bisect import asking, refused, signatures
 from diag.bisect.decision import Next
+from diag.bisect.executor import Cancelled
 from diag.bisect.expr import Value
+from diag.bisect.link import Link
+from diag.bisect.ours import is_ours
 from diag.bisect.plan import Plan
 from diag.bisect.run import Listener
-from diag.bisect.space import describe, level_text, same
+from diag.bisect.space import Config, describe, level_text, same
 from diag.bisect.trial import Outcome, Trial
-from diag.errors import PreconditionFailed, ServerDied, ServerNotHealthy, UsageError
+from diag.errors import DiagError, HostError, PreconditionFailed, ServerDied, ServerNotHealthy, UsageError
+from diag.hosts import courier
 from diag.hosts.inventory import Host
 from diag.hosts.transport import Transport
 from diag.serving.client import Answer
-from diag.serving.server import Launch, Progress, Server, start
-from diag.verdict import suite
+from diag.serving.server import STOP_GRACE_S, Launch, Progress, Server, start
 from diag.verdict.compare import TextVerdict
+
+RETRY_WAIT_S = 5.0
+"""Before a lost connection is made again; twice as long the second time."""
 
 
 def fills_for(plan: Plan, host: Host, given: Mapping[str, str]) -> dict[str, str]:
@@ -38,39 +52,101 @@ def fills_for(plan: Plan, host: Host, given: Mapping[str, str]) -> dict[str, str
     return {name: known[name] for name in plan.placeholders()}
 
 
+@dataclass
+class _Running:
+    """A server that is up. asked: configurations it was tried with; a full stop is `closing.close()`."""
+
+    server: Server
+    launch: Launch
+    config: Config
+    closing: contextlib.ExitStack
+    asked: list[Config] = field(default_factory=list)
+
+
 class ServerBench:
     """Runs single trials; keeps the good configuration's answers, which all others are judged by."""
 
     def __init__(
         self,
         plan: Plan,
-        transport: Transport,
-        run_id: str,
+        link: Link,
+        mark: str,
         listener: Listener,
         fills: Mapping[str, str],
         done: Sequence[Trial] = (),
+        *,
+        resumed: bool = False,
     ) -> None:
-        """done: trials of an earlier session of this run; the first healthy one holds the reference."""
-        self._plan, self._transport, self._run_id = plan, transport, run_id
+        """mark: on every process that is started on the host; what carries it is this run's to stop.
+        done: trials of an earlier session of this run; the first healthy one of this host holds the reference.
+        resumed: a server of the earlier session may still be there."""
+        self._plan, self._link, self._mark = plan, link, mark
         self._listener, self._fills = listener, fills
-        self._reference = _reference_of(done)
+        self._reference = asking.reference_of([t for t in done if t.host in ("", link.host.name)])
+        self._unsure = resumed
+        self._lost = 0
+        self._running: _Running | None = None
+        self._cancelled = threading.Event()
+
+    # what an executor calls
 
     def trial(self, number: int, step: Next) -> Trial:
-        plan, began = self._plan, time.monotonic()
-        launch = Launch(
-            argv=plan.argv(step.config, self._fills),
-            env={**plan.spec.env, **plan.space.env(step.config)},
-            run_id=self._run_id,
-            ready_timeout_s=plan.spec.ready_timeout_s,
-        )
+        self._stay()
         try:
-            with start(self._transport, launch, self._progress) as server:
-                texts, reference, info = self._ask(server)
+            trial = self._tried(number, step)
+        except HostError:
+            self._lost, self._unsure = self._lost + 1, True
+            self._link.drop()
+            raise
+        self._lost = 0
+        return trial
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        running = self._running
+        if running is not None:
+            running.server.halt()
+
+    def abandon(self) -> None:
+        self._link.cut()
+
+    def close(self) -> None:
+        with contextlib.suppress(DiagError):  # its supervisor stops it when it hears nothing more
+            self._stop()
+
+    # one trial
+
+    def _tried(self, number: int, step: Next) -> Trial:
+        began = time.monotonic()
+        try:
+            running = self._server_for(step.config)
         except (ServerDied, ServerNotHealthy) as error:
+            if is_ours(error):
+                raise
             return self._not_started(number, step, error, began)
+        try:
+            texts, reference, info = self._ask(running.server, step.config)
+        except BaseException as error:
+            self._stop_after(error)
+            raise
+        if not self._may_stay(texts):
+            self._stop()
+        return self._trial(number, step, running, texts, reference, info, began)
+
+    def _trial(
+        self,
+        number: int,
+        step: Next,
+        running: _Running,
+        texts: list[TextVerdict],
+        reference: Mapping[str, Answer],
+        info: Mapping[str, Any],
+        began: float,
+    ) -> Trial:
+        plan, server = self._plan, running.server
         reported = plan.reported(info)
-        outcome, reason = _outcome(texts, server.stopped)
-        if outcome is Outcome.PASS:
+        outcome, reason, signature = _outcome(texts, server.stopped)
+        if outcome is Outcome.PASS and self._reference is None:
             self._reference = reference  # of the first healthy trial, and kept from then on
         return Trial(
             number=number,
@@ -80,41 +156,104 @@ class ServerBench:
             outcome=outcome,
             texts=tuple(texts),
             reason=reason,
-            warnings=(*_not_as_asked(step.config, reported), *_left_behind(server.stopped)),
-            start_s=server.ready_after_s,
+            warnings=(
+                *_not_as_asked(step.config, reported),
+                *asking.warnings(plan, step.config),
+                *_left_behind(server.stopped),
+            ),
+            start_s=server.ready_after_s if len(running.asked) == 1 else 0.0,
             total_s=time.monotonic() - began,
-            details={**_told(launch), "stopped": server.stopped},
+            details={**_told(running.launch), "stopped": server.stopped},
+            signature=signature,
         )
 
-    def _ask(self, server: Server) -> tuple[list[TextVerdict], dict[str, Answer], dict[str, Any]]:
+    def _ask(self, server: Server, config: Config) -> tuple[list[TextVerdict], Mapping[str, Answer], dict[str, Any]]:
         """(texts, reference, effective configuration). The first trial of a run is the good configuration: its own
         lone answers are the reference."""
-        plan = self._plan
-        asked = suite.ask(server.client, plan.suite, plan.max_new_tokens, self._listener.waits_for)
-        self._listener.waits_for("the verdicts")
-        judge = suite.Judge(server.client, plan.suite)
-        if self._reference is None:
-            alone = [a for a in asked if a.how == "alone"]
-            together = [a for a in asked if a.how == "together"]
-            reference = suite.references(asked)
-            texts = judge.unaided(alone) + judge.against(together, reference)
-        else:
-            reference = self._reference
-            texts = judge.against(asked, reference)
+        texts, reference = asking.ask(server.client, self._plan, config, self._reference, self._say)
         # Read last: counters then show which paths the prompts really took.
         return texts, reference, _effective(server)
 
+    # the server
+
+    def _server_for(self, config: Config) -> _Running:
+        """The one that is up, if only the request differs; else a new one."""
+        running, space = self._running, self._plan.space
+        if running is not None and config not in running.asked and not space.restarts(config, running.config):
+            running.asked.append(config)
+            with contextlib.suppress(httpx.HTTPError):
+                running.server.client.flush_cache()
+            return running
+        self._stop()
+        launch = self._launch(config)
+        closing = contextlib.ExitStack()
+        server = closing.enter_context(start(self._transport(), launch, self._progress))
+        self._running = _Running(server, launch, config, closing, [config])
+        return self._running
+
+    def _may_stay(self, texts: Sequence[TextVerdict]) -> bool:
+        """Of use for another request, and not in trouble: whether it died is seen when it is stopped."""
+        per_request = any(f.apply == "request" for f in self._plan.space.factors)
+        return per_request and all(text.kind != "no_answer" for text in texts)
+
+    def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.closing.close()
+
+    def _stop_after(self, error: BaseException) -> None:
+        try:
+            self._stop()
+        except DiagError as second:
+            error.add_note(str(second))
+
+    def _launch(self, config: Config) -> Launch:
+        plan = self._plan
+        return Launch(
+            argv=plan.argv(config, self._fills),
+            env={**plan.spec.env, **plan.space.env(config)},
+            run_id=self._mark,
+            ready_timeout_s=plan.spec.ready_timeout_s,
+        )
+
+    def _transport(self) -> Transport:
+        """Connected; and if a server of this run may have been left there, it is stopped first."""
+        if self._lost:
+            self._say(f"a new connection, the old one was lost ({self._lost})")
+            self._cancelled.wait(RETRY_WAIT_S * self._lost)
+            self._stay()
+        transport = self._link.transport()
+        if self._unsure:
+            args = {"reap": True, "run_id": self._mark, "stop_grace_s": STOP_GRACE_S}
+            courier.call(transport, "supervise", args, timeout_s=60)
+            self._unsure = False
+        return transport
+
+    # what is said meanwhile, and whether to go on
+
     def _progress(self, progress: Progress) -> None:
+        self._stay()
         if progress.phase == "waiting":
             tail = f": {progress.last_log}" if progress.last_log else ""
-            self._listener.waits_for(f"the server to be healthy ({progress.elapsed_s:.0f} s){tail}")
+            self._say(f"the server to be healthy ({progress.elapsed_s:.0f} s){tail}")
+
+    def _say(self, what: str) -> None:
+        self._stay()
+        self._listener.waits_for(what)
+
+    def _stay(self) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
 
     def _not_started(self, number: int, step: Next, error: PreconditionFailed, began: float) -> Trial:
         """Raises for the good and the failing end: without both there is nothing to compare. Else a skipped trial."""
         space = self._plan.space
+        refusal = refused.read(error.details, space)
         for end, name in ((space.good, "good"), (space.bad, "failing")):
             if all(same(step.config[k], end[k]) for k in end):
-                error.what = f"The {name} configuration ({describe(end)}) does not start. {error.what}"
+                why = f"{refusal.why} " if refusal is not None else ""
+                error.what = f"The {name} configuration ({describe(end)}) does not start. {why}{error.what}"
+                error.next = refusal.next if refusal is not None else error.next
                 raise error
         return Trial(
             number=number,
@@ -122,18 +261,11 @@ class ServerBench:
             config=step.config,
             effective=space.effective(step.config, {}),
             outcome=Outcome.SKIP,
-            reason=error.what,
+            reason=refusal.why if refusal is not None else error.what,
             total_s=time.monotonic() - began,
             details={"log": error.details},
+            signature="does not start",
         )
-
-
-def _reference_of(done: Sequence[Trial]) -> dict[str, Answer] | None:
-    for trial in done:
-        if trial.outcome is Outcome.PASS:
-            alone = [text for text in trial.texts if text.how == "alone"]
-            return {t.prompt: Answer(t.prompt, text=t.text, token_ids=t.token_ids) for t in alone}
-    return None
 
 
 def _effective(server: Server) -> dict[str, Any]:
@@ -151,15 +283,18 @@ def _told(launch: Launch) -> dict[str, Any]:
     return {"argv": proc.hide_argv(launch.argv), "env": env}
 
 
-def _outcome(texts: list[TextVerdict], stopped: Mapping[str, Any]) -> tuple[Outcome, str]:
-    """A server that died while it was asked says nothing about its texts: that is another fault."""
-    if stopped.get("died"):
-        return Outcome.SKIP, "the server died while it was asked"
+def _outcome(texts: list[TextVerdict], stopped: Mapping[str, Any]) -> tuple[Outcome, str, str]:
+    """(outcome, why, signature). A server that died while it was asked says nothing about its texts."""
+    died = stopped.get("died")
+    if died:
+        how = f"signal {died['signal']}" if died.get("signal") else f"exit code {died.get('exit_code')}"
+        return Outcome.SKIP, "the server died while it was asked", signatures.of_death(died.get("log") or [], how)
     bad = [text for text in texts if not text.healthy]
     if not bad:
-        return Outcome.PASS, "every text healthy"
+        return Outcome.PASS, "every text healthy", ""
     worst = max(bad, key=lambda text: text.worst_gap_nats or 0.0)
-    return Outcome.FAIL, f"{len(bad)} of {len(texts)} texts; {worst.prompt} ({worst.how}): {worst.why}"
+    reason = f"{len(bad)} of {len(texts)} texts; {worst.prompt} ({worst.how}): {worst.why}"
+    return Outcome.FAIL, reason, signatures.of_texts(texts)
 
 
 def _not_as_asked(config: Mapping[str, Value], reported: Mapping[str, Value]) -> tuple[str, ...]:

@@ -1,26 +1,30 @@
 """A bench that runs any command for each trial, in the manner of `git bisect run`: for engines we do not know.
 
-Each factor's level is in the environment as DIAG_<FACTOR> (upper case; true and false are 1 and 0). The exit code
-says what was seen:
+Each factor's level is in the environment as DIAG_<FACTOR> (upper case; true and false are 1 and 0), the host it is
+about, where there are any, as DIAG_HOST. The exit code says what was seen:
 
     0           healthy
     1 to 124    broken
     125         this configuration cannot be tried: skipped, which is evidence of nothing
     126, 127    the command itself cannot run, and above, or a signal: the run ends
 
-A line `garbled=3/32` in its output says how many of how many texts were broken, where it knows.
+A line `garbled=3/32` in its output says how many of how many texts were broken, where it knows; a line
+`signature=TEXT` what kind of failure it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from diag.bisect.decision import Next
+from diag.bisect.executor import Cancelled
 from diag.bisect.expr import Value
 from diag.bisect.space import Space
 from diag.bisect.trial import Outcome, Trial
@@ -31,17 +35,28 @@ SKIP = 125
 TAIL_LINES = 20
 KEPT_CHARS = 4000
 _COUNTS = re.compile(r"^garbled=(\d{1,4})/(\d{1,4})\s*$", re.MULTILINE)
+_SIGNATURE = re.compile(r"^signature=(\S.{0,119}?)\s*$", re.MULTILINE)
+
+# The command waits for a line before it begins, and the guard kills its group when the pipe to us ends without a word:
+# so nothing of it outlives us, whenever we are killed.
+_BEGIN = 'read -r go || exit 0; exec /bin/sh -c "$1" </dev/null'
+_GUARD = 'read -r done || kill -KILL -- "-$1"'
 
 
 class CommandBench:
     """command: a line for /bin/sh. timeout_s: a trial that takes longer is ended, with all it started, and skipped."""
 
-    def __init__(self, space: Space, command: str, timeout_s: float) -> None:
-        self._space, self._command, self._timeout_s = space, command, timeout_s
+    def __init__(self, space: Space, command: str, timeout_s: float, host: str = "") -> None:
+        self._space, self._command, self._timeout_s, self._host = space, command, timeout_s, host
+        self._child: subprocess.Popen[bytes] | None = None
+        self._cancelled = threading.Event()
 
     def trial(self, number: int, step: Next) -> Trial:
         began = time.monotonic()
-        code, output = _run(self._command, environment(step.config), self._timeout_s)
+        env = {**environment(step.config), **({"DIAG_HOST": self._host} if self._host else {})}
+        code, output = self._run(env)
+        if self._cancelled.is_set():
+            raise Cancelled
         outcome, reason = judge(code, output)
         if outcome is None:
             raise PreconditionFailed(
@@ -59,7 +74,34 @@ class CommandBench:
             reason=reason,
             total_s=time.monotonic() - began,
             details={"command": self._command, "exit_code": code, "output": output[-KEPT_CHARS:]},
+            host=self._host,
+            signature=signature(output) if outcome is Outcome.FAIL else "",
         )
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        child = self._child
+        if child is not None:
+            _end_group(child.pid)
+
+    abandon = cancel
+
+    def close(self) -> None:
+        """Nothing is kept between trials."""
+
+    def _run(self, env: Mapping[str, str]) -> tuple[int | None, str]:
+        """(exit code or None after the time limit, what it printed). Its process group is gone when this returns."""
+        with _started(self._command, env) as child:
+            self._child = child
+            try:
+                if self._cancelled.is_set():
+                    raise Cancelled
+                raw, _ = child.communicate(b"go\n", timeout=self._timeout_s)
+                return child.returncode, raw.decode(errors="replace")
+            except subprocess.TimeoutExpired:
+                return None, ""
+            finally:
+                self._child = None
 
 
 def environment(config: Mapping[str, Value]) -> dict[str, str]:
@@ -85,6 +127,12 @@ def judge(code: int | None, output: str) -> tuple[Outcome | None, str]:
     return None, f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
+def signature(output: str) -> str:
+    """What it says of itself. Exit codes are no signature: scripts pass on whatever code their last command gave."""
+    said = _SIGNATURE.search(output)
+    return said[1] if said is not None else "fails"
+
+
 def texts_from(output: str, outcome: Outcome) -> tuple[TextVerdict, ...]:
     """As many verdicts as the command counted; none where it did not count."""
     counts = _COUNTS.search(output)
@@ -96,30 +144,45 @@ def texts_from(output: str, outcome: Outcome) -> tuple[TextVerdict, ...]:
     return tuple(TextVerdict(str(n), "alone", kind, "", None, why) for n, kind in enumerate(kinds, 1))
 
 
-def _run(command: str, env: Mapping[str, str], timeout_s: float) -> tuple[int | None, str]:
-    """(exit code or None after the time limit, what it printed). Its process group is gone when this returns."""
-    with subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **env},
-        start_new_session=True,
-    ) as child:
+@contextlib.contextmanager
+def _started(command: str, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Waiting for its line, in a process group of its own, which is gone afterwards."""
+    with (
+        subprocess.Popen(
+            ["/bin/sh", "-c", _BEGIN, "sh", command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        ) as child,
+        _guarded(child.pid),
+    ):
         try:
-            raw, _ = child.communicate(timeout=timeout_s)
-            return child.returncode, raw.decode(errors="replace")
-        except subprocess.TimeoutExpired:
-            return None, ""
+            yield child
         finally:
-            _end_group(child)
+            _end_group(child.pid)
+            if child.poll() is None:
+                child.communicate()
 
 
-def _end_group(child: subprocess.Popen[bytes]) -> None:
+@contextlib.contextmanager
+def _guarded(group: int) -> Iterator[None]:
+    """While this lasts, the end of this process is the end of that group."""
+    with subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, "sh", str(group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as guard:
+        try:
+            yield
+        finally:
+            guard.communicate(b"done\n")
+
+
+def _end_group(group: int) -> None:
     """Whatever the command left in its group ends with it, on Ctrl-C and time-out too."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
-    if child.poll() is None:
-        child.communicate()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

@@ -32,6 +32,21 @@ class Earlier:
     finished: str | None
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """None where a command was the trial, without hosts."""
+        if "hosts" in self.start:
+            return tuple(str(name) for name in self.start["hosts"])
+        host = self.start["host"]  # of journals that know one host at most
+        return (str(host),) if host is not None else ()
+
+    @property
+    def fills(self) -> Mapping[str, Mapping[str, str]]:
+        """By host."""
+        if "hosts" in self.start:
+            return dict(self.start["fills"])
+        return dict.fromkeys(self.hosts, self.start["fills"])
+
+    @property
     def ended(self) -> str:
         return self.finished or "cut off"
 

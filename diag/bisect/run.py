@@ -1,77 +1,238 @@
-"""The shell around the search: asks it for the next configuration, has a bench try it, writes down, goes on.
+"""The shell around the search: asks it what to try next, has an executor try it, writes down, goes on.
 
-A bench is whatever can try a configuration: `bench.ServerBench` starts a server for it, `command.CommandBench` runs
-any command. Nothing here knows which.
+What an executor does to try a configuration (start a server on one of several hosts, run any command) is not known
+here; see executor.py. With several hosts trials come back in any order and are numbered and written down as they
+come. What fails on our side (ours.py) is written down, too, and tried again; the search never sees it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from diag.bisect import crew, ours
 from diag.bisect.decision import Next, Search, Verdict
+from diag.bisect.executor import Executor
 from diag.bisect.journal import Journal
-from diag.bisect.trial import Trial
+from diag.bisect.space import Config
+from diag.bisect.trial import Outcome, Trial
+from diag.errors import DiagError
 
 
 class Listener(Protocol):
-    """Told what happens while it happens; shows it to whoever waits."""
+    """Told what happens while it happens; shows it to whoever waits. `waits_for` is called from any thread."""
 
-    def trial_starts(self, number: int, expected: int, step: Next) -> None: ...
+    def trial_starts(self, number: int, expected: int, step: Next, host: str = "") -> None: ...
 
     def waits_for(self, what: str) -> None: ...
 
     def trial_done(self, trial: Trial) -> None: ...
 
-
-class Bench(Protocol):
-    """Tries one configuration and says what was seen. What it started is gone when it returns, or raises."""
-
-    def trial(self, number: int, step: Next) -> Trial: ...
+    def host_leaves(self, host: str, why: str) -> None: ...
 
 
 @dataclass(frozen=True)
 class Result:
+    """left_out: host -> why no trial of it counts, or no more were made there."""
+
     run_id: str
     verdict: Verdict
     trials: tuple[Trial, ...]
     elapsed_s: float
     journal: str
+    hosts: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(
     search: Search,
-    bench: Bench,
+    executor: Executor,
     journal: Journal,
     listener: Listener,
     *,
+    good: Config,
     start: Mapping[str, Any],
     done: Sequence[Trial] = (),
+    left_out: Mapping[str, str] | None = None,
 ) -> Result:
-    """Run to a verdict. Whatever ends it early, nothing that a bench started stays behind.
+    """Run to a verdict. Whatever ends it early, nothing that was started stays behind.
 
+    good: the configuration that each of several hosts is tried with first.
     start: what the journal's first line says besides the run's id: host, plan, rules.
     done: trials of an earlier session of this run, which are not tried again.
+    left_out: hosts that could not be reached to begin with, and why.
     """
     began = time.monotonic()
-    trials = list(done)
-    journal.write("resumed" if trials else "start", run_id=journal.run_id, trials=len(trials), **start)
+    journal.write("resumed" if done else "start", run_id=journal.run_id, trials=len(done), **start)
+    shift = _Shift(search, executor, journal, listener, good, list(done))
     try:
-        while isinstance(step := search.next(trials), Next):
-            number = len(trials) + 1
-            listener.trial_starts(number, max(number, search.expected_trials(trials)), step)
-            trial = bench.trial(number, step)
-            trials.append(trial)
-            journal.write("trial", **trial.to_json())
-            listener.trial_done(trial)
+        for host, why in (left_out or {}).items():
+            shift.leave(host, why)
+        verdict = shift.work()
+        if shift.waiting:  # a control of a host that came too late to be of use
+            executor.cancel()
+        else:
+            executor.close()
     except KeyboardInterrupt:
-        journal.write("interrupted", trials=len(trials))
+        executor.cancel()
+        journal.write("interrupted", trials=len(shift.trials))
         raise
-    result = Result(journal.run_id, step, tuple(trials), time.monotonic() - began, str(journal.path))
-    journal.write("verdict", verdict=step.kind, culprit=step.culprit.name if step.culprit is not None else None)
+    except BaseException:
+        executor.cancel()
+        raise
+    result = Result(
+        journal.run_id,
+        verdict,
+        tuple(shift.trials),
+        time.monotonic() - began,
+        str(journal.path),
+        executor.slots,
+        {**shift.out, **crew.quarantined(shift.trials, executor.slots, good)},
+    )
+    culprit = verdict.culprit.name if verdict.culprit is not None else None
+    journal.write("verdict", verdict=verdict.kind, culprit=culprit)
     return result
+
+
+@dataclass
+class _Shift:
+    """waiting: what each host is at. out: hosts that are given nothing more, and why."""
+
+    search: Search
+    executor: Executor
+    journal: Journal
+    listener: Listener
+    good: Config
+    trials: list[Trial]
+    waiting: dict[str, Next] = field(default_factory=dict)
+    out: dict[str, str] = field(default_factory=dict)
+    budget: ours.Budget = field(default_factory=ours.Budget)
+    quarantined: set[str] = field(default_factory=set)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return self.executor.slots
+
+    @property
+    def evidence(self) -> list[Trial]:
+        return crew.evidence(self.trials, self.hosts, self.good)
+
+    def work(self) -> Verdict:
+        while True:
+            verdict = self._assign()
+            if verdict is not None:
+                return verdict
+            for host in self.executor.poll():
+                self._take(host)
+
+    # giving out
+
+    def _assign(self) -> Verdict | None:
+        """Give every free host something to do; a verdict when there is nothing more to find out."""
+        if len(self.hosts) == 1:
+            return self._one()
+        self._controls()
+        sound = [host for host in crew.sound(self.trials, self.hosts, self.good) if host not in self.out]
+        if not sound:
+            if self.waiting:
+                return None
+            return self._nobody()
+        free = [host for host in sound if host not in self.waiting]
+        pending = [step.config for host, step in self.waiting.items() if host in sound]
+        steps = self.search.next_batch(self.evidence, pending, len(free))
+        if isinstance(steps, Verdict):
+            return steps
+        for host, step in zip(free, steps):
+            self._submit(host, step)
+        if not self.waiting:
+            raise ValueError("the search neither proposes anything nor decides")
+        return None
+
+    def _one(self) -> Verdict | None:
+        if self.waiting:
+            return None
+        step = self.search.next(self.evidence)
+        if isinstance(step, Verdict):
+            return step
+        self._submit(self.hosts[0], step)
+        return None
+
+    def _controls(self) -> None:
+        for host in self.hosts:
+            idle = host not in self.out and host not in self.waiting
+            if idle and crew.control(self.trials, host, self.good) is None:
+                self._submit(host, Next(self.good, f"control of {host}: the good configuration, for its texts there"))
+
+    def _nobody(self) -> Verdict:
+        """No host's good configuration passes: the search says what that means."""
+        step = self.search.next(self.evidence)
+        if isinstance(step, Verdict):
+            return step
+        return Verdict("environmental", "the good configuration is healthy on none of the hosts")
+
+    def _submit(self, host: str, step: Next) -> None:
+        number = len(self.trials) + len(self.waiting) + 1
+        self.waiting[host] = step
+        expected = self.search.expected_trials(self.evidence)
+        self.listener.trial_starts(number, max(number, expected), step, host)
+        self.executor.submit(host, number, step)
+
+    # taking in
+
+    def _take(self, host: str) -> None:
+        step = self.waiting.pop(host)
+        try:
+            trial = self.executor.collect(host)
+        except DiagError as error:
+            if not self._goes_on(host, step, error):
+                raise
+            return
+        self.budget.worked(host)
+        self._record(replace(trial, host=host))
+
+    def _record(self, trial: Trial) -> None:
+        trial = replace(trial, number=len(self.trials) + 1)
+        self.trials.append(trial)
+        self.journal.write("trial", **trial.to_json())
+        self.listener.trial_done(trial)
+        for host, why in crew.quarantined(self.trials, self.hosts, self.good).items():
+            if host not in self.quarantined:
+                self.quarantined.add(host)
+                self.leave(host, f"its good configuration does not pass: {why}")
+
+    def _goes_on(self, host: str, step: Next, error: DiagError) -> bool:
+        """Whether the run can: the same again, or without this host. What is written down is no evidence."""
+        again = False
+        if ours.is_ours(error):
+            again = self.budget.allows(host, error)
+            self._record(_no_evidence(step, host, error))
+        elif not (len(self.hosts) > 1 and step.config == self.good):
+            return False
+        if not again:
+            self.leave(host, error.what)
+        return set(self.hosts) - set(self.out) != set()
+
+    def leave(self, host: str, why: str) -> None:
+        self.out[host] = why
+        if len(self.hosts) > 1:
+            self.journal.write("host", host=host, out=why)
+            self.listener.host_leaves(host, why)
+
+
+def _no_evidence(step: Next, host: str, error: DiagError) -> Trial:
+    return Trial(
+        number=0,
+        purpose=step.purpose,
+        config=step.config,
+        effective=dict(step.config),
+        outcome=Outcome.INFRA,
+        reason=error.what,
+        details={"log": error.details},
+        host=host,
+        signature=ours.signature(error),
+    )
 
 
 def spoiled(result: Result, why: str) -> Result:

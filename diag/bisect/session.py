@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +13,15 @@ from diag.bisect import resume
 from diag.bisect.bench import ServerBench, fills_for
 from diag.bisect.command import CommandBench
 from diag.bisect.decision import BothEnds, DeterministicSearch, Search
+from diag.bisect.executor import Bench, Executor, Inline, Workers
 from diag.bisect.journal import Journal
+from diag.bisect.link import Link
 from diag.bisect.plan import Plan
-from diag.bisect.run import Bench, Listener, Result, run
-from diag.errors import UsageError
+from diag.bisect.run import Listener, Result, run
+from diag.bisect.trial import Trial
+from diag.errors import HostError, UsageError
 from diag.hosts import inventory
 from diag.hosts.inventory import Host
-from diag.hosts.transport import Transport
 from diag.verdict.compare import RULES
 
 FLAKY_TRIALS = 200
@@ -27,18 +30,24 @@ FLAKY_TRIALS = 200
 
 @dataclass(frozen=True)
 class Session:
-    """host: None where a command is the trial, which runs here. earlier: the run that this one goes on with."""
+    """hosts: where servers are started; none where a command is the trial, which runs here. slots: their names; a
+    command is run for each of them at once. fills: by host. earlier: the run that this one goes on with."""
 
     plan: Plan
-    host: Host | None
-    fills: Mapping[str, str]
+    hosts: tuple[Host, ...]
+    slots: tuple[str, ...]
+    fills: Mapping[str, Mapping[str, str]]
     check: bool
     flaky: bool = False
     earlier: resume.Earlier | None = None
 
     @property
     def where(self) -> str:
-        return self.host.name if self.host is not None else "this machine"
+        return ", ".join(self.slots) or "this machine"
+
+    @property
+    def done(self) -> tuple[Trial, ...]:
+        return self.earlier.trials if self.earlier is not None else ()
 
     def search(self) -> Search:
         if self.check:
@@ -55,29 +64,55 @@ class Session:
             return Journal.reopen(self.earlier.folder, self.earlier.run_id)
         return Journal.create()
 
-    def run(self, transport: Transport | None, journal: Journal, listener: Listener) -> Result:
-        """To a verdict; see `run.run` for what it raises."""
-        done = self.earlier.trials if self.earlier is not None else ()
-        bench = self._bench(transport, journal, listener)
-        return run(self.search(), bench, journal, listener, start=self._start(), done=done)
+    def links(self) -> dict[str, Link]:
+        """Connections to its hosts, not opened yet."""
+        return {host.name: Link(host) for host in self.hosts}
 
-    def _bench(self, transport: Transport | None, journal: Journal, listener: Listener) -> Bench:
+    def run(
+        self,
+        links: Mapping[str, Link],
+        journal: Journal,
+        listener: Listener,
+        left_out: Mapping[str, str] | None = None,
+    ) -> Result:
+        """To a verdict; see `run.run` for what it raises. left_out: hosts that `reach` could not reach, and why."""
+        return run(
+            self.search(),
+            self._executor(links, journal, listener),
+            journal,
+            listener,
+            good=self.plan.space.good,
+            start=self._start(),
+            done=self.done,
+            left_out=left_out,
+        )
+
+    def _executor(self, links: Mapping[str, Link], journal: Journal, listener: Listener) -> Executor:
+        slots = self.slots or ("",)
+        benches = {slot: self._bench(slot, links, journal, listener) for slot in slots}
+        return Workers(benches) if len(slots) > 1 else Inline(benches[slots[0]], slots[0])
+
+    def _bench(self, slot: str, links: Mapping[str, Link], journal: Journal, listener: Listener) -> Bench:
         if self.plan.trial is not None:
-            return CommandBench(self.plan.space, self.plan.trial, self.plan.spec.trial_timeout_s)
-        if transport is None:
-            raise ValueError("a server is started on a host")
-        done = self.earlier.trials if self.earlier is not None else ()
-        return ServerBench(self.plan, transport, journal.run_id, listener, self.fills, done)
+            return CommandBench(self.plan.space, self.plan.trial, self.plan.spec.trial_timeout_s, slot)
+        # A mark of its own for each: two names may be one machine.
+        mark = journal.run_id if len(self.slots) == 1 else f"{journal.run_id}.{slot}"
+        resumed = self.earlier is not None
+        return ServerBench(self.plan, links[slot], mark, listener, self.fills[slot], self.done, resumed=resumed)
 
     def _start(self) -> dict[str, Any]:
         """What another session must know to go on. Secret values are left out: they are asked for again."""
         is_secret = bundle.load("probes._proc").is_secret
         return {
-            "host": self.host.name if self.host is not None else None,
+            "host": ", ".join(self.slots) or None,
+            "hosts": list(self.slots),
             "plan": self.plan.text,
             "plan_name": self.plan.name,
             "plan_path": str(self.plan.path.resolve()),
-            "fills": {name: value for name, value in self.fills.items() if not is_secret(name, value)},
+            "fills": {
+                slot: {name: value for name, value in fills.items() if not is_secret(name, value)}
+                for slot, fills in self.fills.items()
+            },
             "trial": self.plan.trial,
             "check": self.check,
             "flaky": self.flaky,
@@ -86,7 +121,7 @@ class Session:
 
 
 def new(
-    name: str | None,
+    names: Sequence[str],
     plan_name: str,
     trial_cmd: str | None,
     given: Mapping[str, str],
@@ -96,33 +131,63 @@ def new(
 ) -> Session:
     """Raises UsageError or PlanError for whatever is wrong; nothing has been connected to."""
     plan = plans.load(plan_name, trial_cmd)
+    return _session(plan, names, {}, given, check, flaky, None)
+
+
+def resumed(run_id: str, names: Sequence[str], given: Mapping[str, str]) -> Session:
+    """The run as it was asked for. Raises what `new` raises, and PreconditionFailed when the question has changed."""
+    earlier = resume.load(run_id)
+    if names and set(names) != set(earlier.hosts):
+        about = ", ".join(earlier.hosts) or "this machine"
+        raise UsageError(f"Run {run_id} is about {about}, not about {', '.join(names)}.", next="Leave the host out.")
+    began = earlier.start
+    plan = plans.load(str(began["plan_path"]), began["trial"])
+    resume.refuse_if_changed(earlier, plan.text)
+    flaky = bool(began.get("flaky"))
+    return _session(plan, earlier.hosts, earlier.fills, given, bool(began["check"]), flaky, earlier)
+
+
+def _session(
+    plan: Plan,
+    names: Sequence[str],
+    before: Mapping[str, Mapping[str, str]],
+    given: Mapping[str, str],
+    check: bool,
+    flaky: bool,
+    earlier: resume.Earlier | None,
+) -> Session:
+    """before: what an earlier session filled in, by host; what is given now goes before it."""
+    if len(set(names)) != len(names):
+        raise UsageError(f"A host is named twice: {', '.join(names)}.", next="Name each host once.")
     if plan.trial is not None:
-        if name is not None:
-            raise UsageError(
-                f"A trial command runs on this machine, not on {name}.",
-                next="Leave the host out; let the command reach a host itself.",
-            )
-        return Session(plan, None, {}, check, flaky)
-    if name is None:
+        return Session(plan, (), tuple(names), {}, check, flaky, earlier)
+    if not names:
         raise UsageError(
             "Which host? Servers are started there.",
             next="Name one (see: diag host list), or give --trial-cmd to try a command on this machine.",
         )
-    host = inventory.load().get(name)
-    return Session(plan, host, fills_for(plan, host, given), check, flaky)
+    known = inventory.load()
+    hosts = tuple(known.get(name) for name in names)
+    fills = {host.name: fills_for(plan, host, {**before.get(host.name, {}), **given}) for host in hosts}
+    return Session(plan, hosts, tuple(names), fills, check, flaky, earlier)
 
 
-def resumed(run_id: str, name: str | None, given: Mapping[str, str]) -> Session:
-    """The run as it was asked for. Raises what `new` raises, and PreconditionFailed when the question has changed."""
-    earlier = resume.load(run_id)
-    began = earlier.start
-    if name is not None and name != began["host"]:
-        about = began["host"] or "this machine"
-        raise UsageError(f"Run {run_id} is about {about}, not about {name}.", next="Leave the host out.")
-    plan = plans.load(str(began["plan_path"]), began["trial"])
-    resume.refuse_if_changed(earlier, plan.text)
-    if began["host"] is None:
-        return Session(plan, None, {}, began["check"], bool(began.get("flaky")), earlier)
-    host = inventory.load().get(str(began["host"]))
-    fills = fills_for(plan, host, {**began["fills"], **given})
-    return Session(plan, host, fills, began["check"], bool(began.get("flaky")), earlier)
+def reach(links: Mapping[str, Link]) -> dict[str, str]:
+    """Connect to all at once. Host -> why, for those that cannot be reached. Raises the HostError of the first one when
+    none can."""
+    if not links:
+        return {}
+    with ThreadPoolExecutor(len(links)) as pool:
+        errors = dict(zip(links, pool.map(_unreached, links.values())))
+    failed = {name: error for name, error in errors.items() if error is not None}
+    if len(failed) == len(links):
+        raise next(iter(failed.values()))
+    return {name: error.what for name, error in failed.items()}
+
+
+def _unreached(link: Link) -> HostError | None:
+    try:
+        link.transport()
+    except HostError as error:
+        return error
+    return None

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diag.cli.common import JSON, connected, console, print_json
+from diag.cli.common import JSON, console, print_json
 from diag.errors import DiagError, Interrupted, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
     from rich.status import Status
 
     from diag.bisect.decision import Next
+    from diag.bisect.link import Link
     from diag.bisect.plan import Plan
     from diag.bisect.run import Result
     from diag.bisect.session import Session
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("names", metavar="[HOST]...", nargs=-1)
 @click.option("--plan", "plan_name", default="ddtree-garble", show_default=True, help="A shipped plan, or a file.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Fill {NAME} in the plan's command.")
 @click.option("--check", is_flag=True, help="Only the two ends: does the failing configuration still fail?")
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Check the plan and show the command lines of both ends; start nothing.")
 @JSON
 def bisect(
-    name: str | None,
+    names: tuple[str, ...],
     plan_name: str,
     sets: tuple[str, ...],
     check: bool,
@@ -47,10 +50,11 @@ def bisect(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Find which factor of a plan, or which combination, breaks the output of a server on host NAME.
+    """Find which factor of a plan, or which combination, breaks the output of a server on HOST.
 
     Starts the server over SSH once for each trial, asks it a suite of prompts one by one and all at once, judges
-    every text against the good configuration's, and stops everything it started, whatever happens.
+    every text against the good configuration's, and stops everything it started, whatever happens. On several hosts
+    trials are made at once; each begins with the good configuration, and one where that fails is left out.
 
     With --trial-cmd no host is needed: CMD gets each factor as DIAG_FACTOR and says by its exit code what it saw
     (0 healthy, 1 to 124 broken, 125 cannot be tried); a line garbled=3/32 in its output gives counts.
@@ -66,9 +70,9 @@ def bisect(
 
     given = _given(sets)
     asked = (
-        session.resumed(run_id, name, given)
+        session.resumed(run_id, names, given)
         if run_id is not None
-        else session.new(name, plan_name, trial_cmd, given, check=check, flaky=flaky)
+        else session.new(names, plan_name, trial_cmd, given, check=check, flaky=flaky)
     )
     if dry_run:
         return _dry_run(asked, as_json)
@@ -86,24 +90,29 @@ def bisect(
 def _run(asked: Session) -> tuple[Result, FaultySource | None]:
     """Connected only as long as it takes; interrupted, it says what is kept and how to go on."""
     from diag.bisect.run import spoiled
+    from diag.bisect.session import reach
 
-    show = _Show(console(stderr=True), asked.plan)
+    show = _Show(console(stderr=True), asked)
+    links = asked.links()
     with contextlib.ExitStack() as closing:
-        transport = closing.enter_context(connected(asked.host.name)) if asked.host is not None else None
+        for link in links.values():
+            closing.callback(link.drop)
+        left_out = reach(links)
         journal = closing.enter_context(asked.journal())
         try:
-            before = _faulty_source(transport, asked.plan)
+            before = _faulty_sources(links, left_out, asked.plan)
             with show:
-                result = asked.run(transport, journal, show)
-            source = _faulty_source(transport, asked.plan)
+                result = asked.run(links, journal, show, left_out)
+            after = _faulty_sources(links, result.left_out, asked.plan)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Interrupted. Nothing that was started on {asked.where} is left running.",
                 next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
             ) from None
-    if before is not None and source is not None and before.sha256 != source.sha256:
-        result = spoiled(result, f"{source.path} was changed by somebody while this ran")
-    return result, source
+    for host, source in after.items():
+        if host in before and before[host].sha256 != source.sha256:
+            result = spoiled(result, f"{source.path} on {host} was changed by somebody while this ran")
+    return result, next(iter(after.values()), None)
 
 
 def _given(sets: tuple[str, ...]) -> dict[str, str]:
@@ -122,7 +131,7 @@ def _dry_run(asked: Session, as_json: bool) -> int:
     ends = {"good": _command(asked, plan.space.good), "failing": _command(asked, plan.space.bad)}
     if as_json:
         told = {"good": list(ends["good"]), "failing": list(ends["failing"])}
-        where = asked.host.name if asked.host is not None else None
+        where = ", ".join(asked.slots) or None
         print_json({"schema": 1, "host": where, "plan": plan.name, "expected_trials": expected, "commands": told})
         return 0
     what = "server starts" if plan.trial is None else "runs of the command"
@@ -138,24 +147,31 @@ def _command(asked: Session, config: Config) -> list[str]:
     from diag.bisect.command import environment
 
     if asked.plan.trial is None:
-        return asked.plan.argv(config, asked.fills)
+        return asked.plan.argv(config, asked.fills[asked.slots[0]])
     return ["env", *(f"{name}={value}" for name, value in environment(config).items()), "sh", "-c", asked.plan.trial]
 
 
-def _faulty_source(transport: Transport | None, plan: Plan) -> FaultySource | None:
-    """What the installed file says, if the plan names a fault of the catalogue. Failing to look changes no verdict."""
+def _faulty_sources(links: Mapping[str, Link], left_out: Mapping[str, str], plan: Plan) -> dict[str, FaultySource]:
+    """By host. Failing to look changes no verdict."""
+    found = {}
+    for host, link in links.items():
+        if plan.spec.fault is None or host in left_out:
+            continue
+        try:
+            found[host] = _faulty_source(link.transport(), plan.spec.fault)
+        except DiagError as error:
+            click.echo(f"the installed source on {host} could not be read: {error.what}", err=True)
+    return found
+
+
+def _faulty_source(transport: Transport, fault: str) -> FaultySource:
+    """What the installed file says about a fault of the catalogue. Raises DiagError."""
     from diag.fixes import catalogue, transaction
     from diag.report.bisect import FaultySource
 
-    if plan.spec.fault is None or transport is None:
-        return None
-    fix = catalogue.get(plan.spec.fault)
-    try:
-        installed = transaction.inspect(transport, fix)
-        detection = fix.detect(installed.text)
-    except DiagError as error:
-        click.echo(f"the installed source could not be read: {error.what}", err=True)
-        return None
+    fix = catalogue.get(fault)
+    installed = transaction.inspect(transport, fix)
+    detection = fix.detect(installed.text)
     faulty = [site for site in detection.sites if site.source == "server" and site.role != "definition"]
     return FaultySource(
         fault=fix.id,
@@ -177,8 +193,9 @@ def _safe(line: str) -> str:
 class _Show:
     """Tells on standard error what the run is doing: lines for a log, and a moving last line on a terminal."""
 
-    def __init__(self, out: Console, plan: Plan) -> None:
-        self._out, self._plan = out, plan
+    def __init__(self, out: Console, asked: Session) -> None:
+        self._out, self._plan = out, asked.plan
+        self._several = len(asked.slots) > 1
         self._status: Status | None = None
         self._began = time.monotonic()
         self._spent: list[float] = []
@@ -194,7 +211,7 @@ class _Show:
         if self._status is not None:
             self._status.stop()
 
-    def trial_starts(self, number: int, expected: int, step: Next) -> None:
+    def trial_starts(self, number: int, expected: int, step: Next, host: str = "") -> None:
         from diag.bisect.space import describe
 
         elapsed = time.monotonic() - self._began
@@ -203,7 +220,8 @@ class _Show:
             ahead = sum(self._spent) / len(self._spent) * (expected - number + 1)
             rest = f", about {ahead:.0f} s to go"
         self._head = f"trial {number} of about {expected} · {elapsed:.0f} s{rest}"
-        self._out.print(f"{self._head} · {describe(step.config)}")
+        where = f" · {host}" if self._several else ""
+        self._out.print(f"{self._head}{where} · {describe(step.config)}")
         self._out.print(f"    {step.purpose}", style="dim")
 
     def waits_for(self, what: str) -> None:
@@ -216,4 +234,9 @@ class _Show:
         from diag.report.bisect import OUTCOME_STYLE, trial_line
 
         self._spent.append(trial.total_s)
-        self._out.print(f"    {trial_line(trial, self._plan.space.bad)}", style=OUTCOME_STYLE[trial.outcome])
+        where = f"{trial.host}: " if self._several else ""
+        line = f"    {where}{trial_line(trial, self._plan.space.bad)}"
+        self._out.print(line, style=OUTCOME_STYLE[trial.outcome])
+
+    def host_leaves(self, host: str, why: str) -> None:
+        self._out.print(_safe(f"    {host} is left out: {why}"), style="bold yellow")

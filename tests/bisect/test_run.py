@@ -13,13 +13,27 @@ import pytest
 
 from diag.bisect import bench as benches
 from diag.bisect import journal, plan, run
+from diag.bisect.bayesian import BayesianSearch
 from diag.bisect.bench import ServerBench, fills_for
-from diag.bisect.decision import DeterministicSearch, Next, Verdict
+from diag.bisect.decision import Next, Verdict
+from diag.bisect.executor import Inline
 from diag.bisect.expr import Value
 from diag.bisect.journal import Journal
+from diag.bisect.link import Link
 from diag.bisect.run import Result
 from diag.bisect.trial import Outcome, Trial
-from diag.errors import LinkLost, ServerDied, ServerNotHealthy, UsageError
+from diag.errors import (
+    AuthenticationFailed,
+    DiagError,
+    HostKeyChanged,
+    HostProgramFailed,
+    HostUnreachable,
+    LinkLost,
+    PortInUse,
+    ServerDied,
+    ServerNotHealthy,
+    UsageError,
+)
 from diag.hosts.inventory import Host
 from diag.serving.client import Answer, Prompt
 from diag.serving.server import Launch, Progress, Server
@@ -68,6 +82,12 @@ class FakeClient:
         return dict(self.info)
 
 
+class Wire:
+    """A connection that nothing goes over."""
+
+    def close(self) -> None: ...
+
+
 Script = Callable[[dict[str, Value], int], FakeClient]
 
 
@@ -107,9 +127,11 @@ class Bench:
         host = Host(name="box", address="local", python="/py")
         with self.journal:
             fills = fills_for(self.plan, host, {})
-            bench = ServerBench(self.plan, None, self.journal.run_id, self, fills)  # type: ignore[arg-type]
-            search = DeterministicSearch(self.plan.space, max_trials=self.plan.spec.max_trials)
-            return run.run(search, bench, self.journal, self, start={"host": "box", "plan": self.plan.text})
+            bench = ServerBench(self.plan, Link(host, lambda host: Wire()), self.journal.run_id, self, fills)
+            search = BayesianSearch(self.plan.space, deterministic=True, max_trials=self.plan.spec.max_trials)
+            executor = Inline(bench, "box")
+            start = {"host": "box", "plan": self.plan.text}
+            return run.run(search, executor, self.journal, self, good=self.plan.space.good, start=start)
 
     def config_of(self, launch: Launch) -> dict[str, Value]:
         return {"a": int(launch.argv[launch.argv.index("--a") + 1]), "b": int(launch.env["B"])}
@@ -123,12 +145,15 @@ class Bench:
 
     # what a listener is told
 
-    def trial_starts(self, number: int, expected: int, step: Next) -> None:
+    def trial_starts(self, number: int, expected: int, step: Next, host: str = "") -> None:
         assert expected >= number
         self.events.append(f"announced {number}")
 
     def waits_for(self, what: str) -> None:
         assert what
+
+    def host_leaves(self, host: str, why: str) -> None:
+        self.events.append(f"{host} leaves")
 
     def trial_done(self, trial: Trial) -> None:
         self.done.append(trial)
@@ -267,15 +292,98 @@ def test_an_interrupt_while_a_server_is_asked_stops_it_first(bench: Bench) -> No
     assert bench.kinds() == ["start", "interrupted"]
 
 
-def test_a_lost_link_is_not_a_trial(bench: Bench) -> None:
+@pytest.fixture
+def no_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Connections are made anew at once; what the host is asked then."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(benches, "RETRY_WAIT_S", 0.0)
+    monkeypatch.setattr(benches.courier, "call", lambda wire, module, args, **more: calls.append({module: args}))
+    return calls
+
+
+def lost(start: int, *starts: int, error: type[DiagError] = LinkLost) -> None:
+    if start in starts:
+        raise error("The connection ended.", next="Again.")
+
+
+def test_a_lost_link_is_no_evidence_and_the_same_is_tried_again(bench: Bench, no_wait: list[dict[str, Any]]) -> None:
     def script(config: dict[str, Value], start: int) -> FakeClient:
-        if start == 2:
-            raise LinkLost("The connection ended.", next="Again.")
+        lost(start, 2, 4)
         return fault_in_a(config, start)
 
+    result = bench.run(script)
+    assert result.verdict.culprit is not None
+    assert result.verdict.culprit.name == "a=1"
+    infra = [t for t in result.trials if t.outcome is Outcome.INFRA]
+    assert [(t.number, t.config, t.signature, t.reason) for t in infra] == [
+        (2, BAD, "link lost", "The connection ended."),
+        (4, result.trials[4].config, "link lost", "The connection ended."),
+    ]
+    assert [t.number for t in result.trials] == list(range(1, len(result.trials) + 1))
+    # What the lost connection may have left there is stopped before the next server is started.
+    reaped = {"reap": True, "run_id": result.run_id, "stop_grace_s": 10.0}
+    assert no_wait == [{"supervise": reaped}] * 2
+    assert bench.kinds() == ["start", *["trial"] * len(result.trials), "verdict"]
+
+
+@pytest.mark.parametrize("error", [LinkLost, HostUnreachable, HostProgramFailed, PortInUse])
+def test_what_fails_three_times_ends_the_run(
+    bench: Bench, no_wait: list[dict[str, Any]], error: type[DiagError]
+) -> None:
+    def script(config: dict[str, Value], start: int) -> FakeClient:
+        lost(start, 2, 3, 4, error=error)
+        return fault_in_a(config, start)
+
+    with pytest.raises(error):
+        bench.run(script)
+    assert [e["outcome"] for e in bench.entries() if e["kind"] == "trial"] == ["pass", "infra", "infra", "infra"]
+
+
+def test_a_run_tries_again_six_times_in_all(bench: Bench, no_wait: list[dict[str, Any]]) -> None:
+    """Every second start goes wrong: never three in a row, and yet it ends."""
+    path = bench.folder.parent / "wide.yaml"
+    rows = "".join(f"  f{n}: {{env: F{n}, good: 0, bad: 1}}\n" for n in range(8))
+    path.write_text(PLAN[: PLAN.index("  a:")] + rows)
+    bench.plan = plan.load(str(path))
+
+    def script(config: dict[str, Value], start: int) -> FakeClient:
+        lost(start, *range(2, 100, 2))
+        return FakeClient(garbled=config["f0"] == 1 and config["f5"] == 1)
+
+    bench.config_of = wide_config  # type: ignore[method-assign]
     with pytest.raises(LinkLost):
         bench.run(script)
-    assert bench.kinds() == ["start", "trial"]
+    assert [e["outcome"] for e in bench.entries() if e["kind"] == "trial"].count("infra") == 7
+
+
+def wide_config(launch: Launch) -> dict[str, Value]:
+    return {f"f{n}": int(launch.env[f"F{n}"]) for n in range(8)}
+
+
+@pytest.mark.parametrize("error", [AuthenticationFailed, HostKeyChanged])
+def test_what_will_not_pass_is_not_tried_again(
+    bench: Bench, no_wait: list[dict[str, Any]], error: type[DiagError]
+) -> None:
+    def script(config: dict[str, Value], start: int) -> FakeClient:
+        lost(start, 2, error=error)
+        return fault_in_a(config, start)
+
+    with pytest.raises(error):
+        bench.run(script)
+    assert len(bench.launches) == 2
+
+
+def test_a_full_disk_is_not_the_configurations_fault(bench: Bench) -> None:
+    def script(config: dict[str, Value], start: int) -> FakeClient:
+        if start == 3:
+            log = ["saving", "OSError: [Errno 28] No space left on device: '/tmp/x'"]
+            raise ServerDied("It ended with exit code 1.", next="Look.", details=log)
+        return fault_in_a(config, start)
+
+    with pytest.raises(ServerDied):
+        bench.run(script)
+    last = bench.entries()[-1]
+    assert (last["outcome"], last["signature"]) == ("infra", "disk full")
 
 
 DIED = {"stopped": True, "left": [], "died": {"exit_code": -11, "signal": 11, "after_s": 1.0, "log": []}}

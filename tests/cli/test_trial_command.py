@@ -63,7 +63,7 @@ def test_dry_run_makes_no_trial(diag: Diag, project: Path, env: dict[str, str]) 
     ("arguments", "code", "said"),
     [
         (("bisect", "--plan", "./mine.yaml"), 2, "'command' is missing"),
-        (("bisect", "box", "--plan", "./mine.yaml", "--trial-cmd", "true"), 2, "Leave the host out"),
+        (("bisect", "box", "box", "--plan", "./mine.yaml", "--trial-cmd", "true"), 2, "named twice"),
         (("bisect", "--plan", "./mine.yaml", "--trial-cmd", "nonesuch"), 5, "exit code 127"),
         (("bisect", "--plan", "./mine.yaml", "--trial-cmd", "false"), 3, ""),
         (("bisect", "--plan", "./mine.yaml", "--trial-cmd", "true"), 3, ""),

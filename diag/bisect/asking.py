@@ -1,0 +1,86 @@
+"""What a trial asks of a running server, and how its texts are judged where requests differ between trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from diag.bisect.expr import Value
+from diag.bisect.plan import Plan
+from diag.bisect.space import Config
+from diag.bisect.trial import Outcome, Trial
+from diag.serving.client import Answer, Client
+from diag.verdict import suite
+from diag.verdict.compare import TextVerdict
+
+CONCURRENCY = "concurrency"
+
+Reference = Mapping[str, Answer]
+
+
+def ask(
+    client: Client, plan: Plan, config: Config, reference: Reference | None, say: Callable[[str], None]
+) -> tuple[list[TextVerdict], Reference]:
+    """(verdicts, reference): every prompt alone, then together; without a reference each text is judged by itself, and
+    the lone answers become one."""
+    asked = suite.ask(_asking(client, requests(plan, config)), plan.suite, plan.max_new_tokens, say)
+    say("the verdicts")
+    judge = suite.Judge(client, plan.suite)
+    if reference is None:
+        alone = [a for a in asked if a.how == "alone"]
+        together = [a for a in asked if a.how == "together"]
+        reference = suite.references(asked)
+        return judge.unaided(alone) + judge.against(together, reference), reference
+    return [_judged(judge, each, reference) for each in asked], reference
+
+
+def _asking(client: Client, wanted: Mapping[str, Value]) -> Client:
+    if not wanted:
+        return client
+    concurrency = wanted.get(CONCURRENCY)
+    sampling = {name: level for name, level in wanted.items() if name != CONCURRENCY}
+    return client.asking(sampling, int(concurrency) if concurrency is not None else None)
+
+
+def _judged(judge: suite.Judge, asked: suite.Asked, reference: Reference) -> TextVerdict:
+    """Where one of the two was cut off at its number of tokens, they are compared as far as both go."""
+    answer, wanted = asked.answer, reference[asked.answer.prompt]
+    ids, ref = answer.token_ids, wanted.token_ids
+    if answer.error or not ref or len(ids) == len(ref):
+        return judge.against([asked], reference)[0]
+    if len(ids) < len(ref) and answer.finish_reason == "length":
+        cut = replace(wanted, token_ids=ref[: len(ids)])
+        return judge.against([asked], {answer.prompt: cut})[0]
+    if len(ids) > len(ref) and wanted.finish_reason == "length" and ids[: len(ref)] == ref:
+        return judge.unaided([asked])[0]
+    return judge.against([asked], reference)[0]
+
+
+def requests(plan: Plan, config: Config) -> dict[str, Value]:
+    """Sampling parameters, and `concurrency`, that this configuration puts into its requests."""
+    return {f.target: config[f.name] for f in plan.space.factors if f.how == "request"}
+
+
+def warnings(plan: Plan, config: Config) -> tuple[str, ...]:
+    temperature = requests(plan, config).get("temperature", 0)
+    if isinstance(temperature, int | float) and temperature > 0:
+        return (f"temperature {temperature:g}: texts are drawn by lot, and still judged as the likeliest ones",)
+    return ()
+
+
+def reference_of(done: Sequence[Trial]) -> Reference | None:
+    """The lone answers of the first healthy trial. One as long as any is taken to have been cut off there."""
+    for trial in done:
+        if trial.outcome is Outcome.PASS:
+            alone = [text for text in trial.texts if text.how == "alone"]
+            longest = max((len(t.token_ids) for t in alone), default=0)
+            return {
+                t.prompt: Answer(
+                    t.prompt,
+                    text=t.text,
+                    token_ids=t.token_ids,
+                    finish_reason="length" if len(t.token_ids) == longest else "stop",
+                )
+                for t in alone
+            }
+    return None
