@@ -27,7 +27,7 @@ import numpy as np
 from rivals import classic, packages
 
 from diag.bisect.bayesian import BayesianSearch
-from diag.bisect.decision import DeterministicSearch, Next, Verdict
+from diag.bisect.decision import Next, Verdict
 from diag.bisect.engine import commits
 from diag.bisect.expr import Value, parse
 from diag.bisect.hypotheses import Hypothesis
@@ -82,7 +82,7 @@ class World:
             self.boot(Next(end, ""))
         self.flake, self.alarms = flake, alarms
 
-    def settle(self, search: BayesianSearch | DeterministicSearch) -> Verdict:
+    def settle(self, search: BayesianSearch) -> Verdict:
         while isinstance(step := search.next(self.trials), Next):
             self.boot(step)
         return step

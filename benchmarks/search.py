@@ -16,7 +16,8 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
-from diag.bisect.decision import DeterministicSearch, Next, Verdict
+from diag.bisect.bayesian import BayesianSearch
+from diag.bisect.decision import Next, Verdict
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.space import Factor, Space
 from diag.bisect.trial import Outcome, Trial
@@ -32,7 +33,7 @@ def hidden_faults(space: Space, kind: str, cases: int, chance: random.Random) ->
     return chance.sample(every, min(cases, len(every)))
 
 
-def settle(search: DeterministicSearch, hidden: Hypothesis) -> tuple[Verdict, int]:
+def settle(search: BayesianSearch, hidden: Hypothesis) -> tuple[Verdict, int]:
     """The verdict about a host that shows the fault every time, and the number of trials it took."""
     trials: list[Trial] = []
     while isinstance(step := search.next(trials), Next):
@@ -46,7 +47,7 @@ def rows(factors: Sequence[int], cases: int, seed: int) -> Iterator[tuple[str, .
     yield ("k", "fault", "cases", "right", "mean trials", "most", "without ends", "ceil(log2 n) + 2", "ms a step")
     for count in factors:
         space = two_level(count)
-        search = DeterministicSearch(space, max_trials=1000)
+        search = BayesianSearch(space, deterministic=True, max_trials=1000)
         for kind, among in (("single", count), ("pair", math.comb(count, 2))):
             faults = hidden_faults(space, kind, cases, random.Random(seed))
             began = time.perf_counter()

@@ -1,11 +1,12 @@
-"""The search for faults that may flake: `decision.Search`, decided by diag.bisect.engine. Pure, like the other.
+"""The search: `decision.Search`, decided by diag.bisect.engine. Pure; equals are drawn by a seed.
 
 The boot is the unit of evidence, x garbled of n requests its result; rates are unknown and integrated out; the next
 trial is the one with the most information per minute. Before a name is said the claim is tried from both ends and on
 configurations nobody has tried (hold-outs), and a rule outside the hypotheses must not explain the trials better.
 
-`deterministic`: True when the fault is known to show every time. Then a trial is a proof, and the search ends about
-as early as `DeterministicSearch`, but for the hold-outs. At the first contradiction that is given up.
+A fault is taken to show every time (`deterministic=True`) until a trial contradicts that: then one trial is a proof,
+and a search is short. Where the first failure already needed a second try, it ends and says so: a search for a fault
+that comes and goes takes several times as many trials, which is for whoever waits to decide.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ from diag.bisect.decision import (
     VerdictKind,
     claims,
     cleared,
+    evidence_of,
     explains,
+    fails_otherwise,
     necessary,
     same_config,
+    signature_of,
     sufficient,
 )
 from diag.bisect.engine import batch, beyond, gain, rates, rows, starts, stopping
@@ -46,7 +50,11 @@ UNEXPLAINED_PRIOR = 2e-4
 BEYOND_PRIOR = 0.3
 """Of rules outside the hypotheses, all together: how long an exact search goes on trying to meet one."""
 LEADERS = 3
-UNLIKELY = 0.2
+MAX_TIES = 128
+EQUAL = 1e-6
+HOLD_OUT = "hold-out: nobody has tried it"
+UNLIKELY = 0.02
+"""Two configurations that did not start for one possible reason: others with that reason are not waited for."""
 
 Minutes = Callable[[Config, Config | None], float]
 """What a trial of the first configuration costs while the second one is running (None: nothing is)."""
@@ -109,7 +117,8 @@ class BayesianSearch:
         valid: Callable[[Config], bool] | None = None,
         confirm: bool = True,
     ) -> None:
-        """deterministic: True declared, False never, None learned. minutes: cost of a trial. valid: constraints.
+        """deterministic: True taken for granted until a trial contradicts it, False never, None learned. minutes: cost
+        of a trial, by default as the space tells it. valid: what else a configuration must satisfy to be tried.
         confirm: False names the leader without trying its claims (for measurements)."""
         self.space = space
         self.deterministic = deterministic
@@ -132,7 +141,7 @@ class BayesianSearch:
     # protocol
 
     def next(self, trials: Sequence[Trial]) -> Next | Verdict:
-        evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
+        evidence = evidence_of(self.space, trials)
         opening = self._opening(trials, evidence)
         if opening is not None:
             return opening
@@ -168,7 +177,7 @@ class BayesianSearch:
         return step
 
     def expected_trials(self, trials: Sequence[Trial]) -> int:
-        evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
+        evidence = evidence_of(self.space, trials)
         view = self._view(trials, evidence)
         share = float(np.clip(view.weight, 1e-12, 1) @ -np.log2(np.clip(view.weight, 1e-12, 1)))
         ends = sum(not any(same_config(t.config, end) for t in evidence) for end in (self.space.good, self.space.bad))
@@ -186,8 +195,10 @@ class BayesianSearch:
             return step if not pending else []
         if hosts < 1:
             return []
-        view = self._view(trials, [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)])
-        if len(view.evidence) < 2 or float(view.weight.max()) >= self.stop or (view.exact and view.weight.max() > 0.5):
+        view = self._view(trials, evidence_of(self.space, trials))
+        # Several hosts begin with the good configuration each: two trials are not yet both ends.
+        opens = self._opening(trials, view.evidence) is not None
+        if opens or float(view.weight.max()) >= self.stop or (view.exact and view.weight.max() > 0.5):
             return self._foreseen(trials, pending, hosts)
         pool = self._pool(view)
         where = [p for p in (pool.candidates.position(config) for config in pending) if p is not None]
@@ -213,7 +224,7 @@ class BayesianSearch:
 
     def _imagined(self, trials: Sequence[Trial], config: Config) -> Trial:
         """This trial, if it goes as the leader foretells."""
-        view = self._view(trials, [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)])
+        view = self._view(trials, evidence_of(self.space, trials))
         effective = self.space.effective(config, self._fixed(trials))
         active = self.hypotheses[view.leader].active(effective) if view.evidence else False
         if same_config(config, self.space.bad):
@@ -233,28 +244,36 @@ class BayesianSearch:
         asked = [sum(same_config(t.config, end) for t in trials) for end in (space.good, space.bad)]
         if not good:
             if asked[0] >= 2:
-                return self._bare("environmental", evidence, "the good configuration gave no answers, twice")
+                return self._bare("environmental", trials, evidence, "the good configuration gave no answers, twice")
             return Next(space.good, "the good configuration: its texts are what others are compared with")
-        if good_failed and (self.deterministic or good_failed > len(good) // 2) and len(good) < stopping.GOOD_CAP:
-            if self.deterministic or good_failed >= 2:
-                return self._bare("environmental", evidence, "the good configuration is not healthy itself")
+        at_once = self.deterministic is True and good[0].outcome is Outcome.FAIL
+        if good_failed and (at_once or good_failed > len(good) // 2) and len(good) < stopping.GOOD_CAP:
+            if at_once or good_failed >= 2:
+                return self._bare("environmental", trials, evidence, "the good configuration is not healthy itself")
             return Next(space.good, "the good configuration failed: once more, in a new process")
         if not bad:
             if asked[1] >= 2:
-                return self._bare("not_reproduced", evidence, "the failing configuration gave no answers, twice")
+                return self._bare(
+                    "not_reproduced", trials, evidence, "the failing configuration gave no answers, twice"
+                )
             return Next(space.bad, "the failing configuration: does it fail here at all?")
         tries = 2 if self.deterministic else stopping.REPRODUCE_TRIES
         if not bad_failed:
             if len(bad) < tries:
                 return Next(space.bad, "it did not fail: once more, in a new process")
             times = {2: "twice"}.get(len(bad), f"{len(bad)} times")
-            return self._bare("not_reproduced", evidence, f"the failing configuration gave healthy output {times}")
+            return self._bare(
+                "not_reproduced", trials, evidence, f"the failing configuration gave healthy output {times}"
+            )
         first = next(i for i, t in enumerate(bad) if t.outcome is Outcome.FAIL) + 1
+        if self.deterministic and first > 1:
+            alike = f"trials {bad[0].number} and {bad[first - 1].number} are alike and differ"
+            return self._bare("unexplained", trials, evidence, f"{alike}: it does not show every time")
         wanted = 1 if self.deterministic else stopping.good_passes(1, first)
         if len(good) - good_failed < wanted and good_failed < 2:
             return Next(space.good, f"it fails only sometimes: the good configuration must pass {wanted} times")
         if good_failed >= 2 and good_failed * 4 > len(good):
-            return self._bare("environmental", evidence, "the good configuration is not healthy itself")
+            return self._bare("environmental", trials, evidence, "the good configuration is not healthy itself")
         return None
 
     def _not_healthy(self, trial: Trial) -> bool:
@@ -277,8 +296,8 @@ class BayesianSearch:
         counted = not exact and bool(evidence) and all(t.texts for t in evidence)
         x = np.array([float(t.garbled) for t in evidence]) if counted else failed
         n = np.array([float(len(t.texts)) for t in evidence]) if counted else np.ones(len(evidence))
-        certain = 1.0 if exact else 0.0 if self.deterministic is False else rates.CERTAIN
-        over = rates.counts(certain) if counted else rates.bits(certain)
+        certain = 0.0 if self.deterministic is False else rates.CERTAIN
+        over = rates.constant() if exact else rates.counts(certain) if counted else rates.bits(certain)
         post = posterior(active, x, n, self._log_prior, over)
         log = np.append(post.log_evidence + self._log_prior, -np.inf)
         if not exact and evidence:
@@ -298,7 +317,7 @@ class BayesianSearch:
     @staticmethod
     def _consistent(active: Codes, failed: Floats, groups: Sequence[int]) -> bool:
         """Whether any hypothesis foretells every trial, and no configuration did both."""
-        if any(len({failed[i] for i, g in enumerate(groups) if g == group}) > 1 for group in set(groups)):
+        if _contradictory(failed > 0, groups):
             return False
         wrong = np.where(failed[:, None] == 1, active != TRUE, active == TRUE).any(axis=0)
         return not bool(wrong.all())
@@ -306,7 +325,7 @@ class BayesianSearch:
     def _fixed(self, trials: Sequence[Trial]) -> dict[str, Value]:
         """Factors that the server reports the same whatever was asked for."""
         fixed: dict[str, Value] = {}
-        told = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL)]
+        told = evidence_of(self.space, trials)
         for factor in self.space.factors:
             name = factor.name
             if not told or not all(same(t.effective[name], told[0].effective[name]) for t in told):
@@ -357,11 +376,14 @@ class BayesianSearch:
         return _Pool(candidates, self._table.active(facts), facts)
 
     def _chances(self, view: _View, pool: _Pool) -> Floats:
-        """Of each candidate to start. One that was refused itself is not tried again."""
+        """Of each candidate to start, and to show what is looked for if it fails. One that did not is not tried
+        again."""
         codes: dict[bool, list[Codes]] = {True: [], False: []}
+        wanted = signature_of(self.space, view.trials)
         for t in view.trials:
             if t.outcome is not Outcome.INFRA:
-                codes[t.outcome is Outcome.SKIP].append(rows.codes_of(self.space.factors, t.config))
+                lost = t.outcome is Outcome.SKIP or fails_otherwise(t, wanted)
+                codes[lost].append(rows.codes_of(self.space.factors, t.config))
         empty = np.zeros((0, len(self.space.factors)), dtype=np.int8)
         refused = np.array(codes[True], dtype=np.int8) if codes[True] else empty
         started = np.array(codes[False], dtype=np.int8) if codes[False] else empty
@@ -408,10 +430,26 @@ class BayesianSearch:
         if bits.max() <= (stopping.SEPARABLE_BITS if view.exact else stopping.NOISY_BITS):
             return None
         score = bits if self.minutes is None else bits / self._costs(view, pool)
-        distance = pool.candidates.nearest_first(self.space.bad) if view.exact else np.zeros(len(score))
         random = np.random.default_rng((self._seed, len(view.trials)))
-        best = gain.choose(score, distance.astype(float), random)
+        best = gain.choose(score, self._ties(view, pool, score), random, EQUAL if view.exact else gain.TIE)
         return Next(pool.candidates.config(best), self._purpose(view, pool, best))
+
+    def _ties(self, view: _View, pool: _Pool, score: Floats) -> Floats:
+        """(candidates,) what decides among equals, least first: what is nearest to the failing configuration, levels of
+        neither end last; then what makes hold-outs needless later."""
+        if not view.exact:
+            return np.zeros(len(score))
+        away = [
+            pool.candidates.codes != rows.codes_of(self.space.factors, end) for end in (self.space.bad, self.space.good)
+        ]
+        near: Floats = away[0].sum(axis=1) + 0.6 * (away[0] & away[1]).sum(axis=1)
+        good = np.flatnonzero(score >= score.max() * (1 - EQUAL))
+        good = good[np.argsort(near[good], kind="stable")][:MAX_TIES]
+        fitting = self._fitting(view)
+        if len(fitting) > 1:
+            p = beyond.columns(fitting, pool.facts[good][:, self._suspects]).mean(axis=1)
+            near[good] += np.abs(0.5 - p) - 1
+        return near
 
     def _contradicted(self, view: _View) -> Next | Verdict | None:
         """Said to show every time, but nothing foretells every trial: the one too many again. If it says the same, no
@@ -477,10 +515,7 @@ class BayesianSearch:
         return self._exact_hold_out(view, pool, possible) if view.exact else self._hold_out(view, pool, chance, show)
 
     def _hold_out(self, view: _View, pool: _Pool, chance: Floats, show: float) -> Next | None:
-        since = self._leads_since(view)
-        before = set(view.groups[:since])
-        idle = view.active[:, view.leader] == FALSE
-        held = [i for i in range(since, len(view.evidence)) if idle[i] and view.groups[i] not in before]
+        held = self._held(view)
         for group in dict.fromkeys(view.groups[i] for i in held):
             own = [i for i in held if view.groups[i] == group]
             failed = sum(view.evidence[i].outcome is Outcome.FAIL for i in own)
@@ -493,7 +528,7 @@ class BayesianSearch:
             return None
         random = np.random.default_rng((self._seed, len(view.trials)))
         pick = int(random.choice(np.flatnonzero(options)))
-        return Next(pool.candidates.config(pick), "hold-out: nobody has tried it, and all should be well")
+        return Next(pool.candidates.config(pick), f"{HOLD_OUT}, and all should be well")
 
     def _loud(self, view: _View, own: Sequence[int]) -> bool:
         """Whether these boots look more like active ones than like a false alarm within the leader's rates."""
@@ -516,7 +551,7 @@ class BayesianSearch:
         options = np.flatnonzero(count == count.max())
         pick = int(options[near[options].argmin()])
         word = "garbled" if pool.active[pick, view.leader] == TRUE else "clean"
-        return Next(pool.candidates.config(pick), f"hold-out: nobody has tried it, and it should be {word}")
+        return Next(pool.candidates.config(pick), f"{HOLD_OUT}, and it should be {word}")
 
     def _fitting(self, view: _View) -> list[beyond.Rule]:
         """Rules outside the hypotheses that foretell every trial."""
@@ -525,6 +560,16 @@ class BayesianSearch:
         failed = np.array([t.outcome is Outcome.FAIL for t in view.evidence])
         fits = (beyond.columns(self._beyond, facts) == failed[:, None]).all(axis=0)
         return [rule for rule, fit in zip(self._beyond, fits) if fit]
+
+    def _held(self, view: _View) -> list[int]:
+        """Trials that took no part in finding the leader: of configurations that it calls idle and that nobody had
+        tried before it led. Where one trial is a proof: those that were chosen for that alone."""
+        if view.exact:
+            return [i for i, t in enumerate(view.evidence) if t.purpose.startswith(HOLD_OUT)]
+        since = self._leads_since(view)
+        before = set(view.groups[:since])
+        idle = view.active[:, view.leader] == FALSE
+        return [i for i in range(since, len(view.evidence)) if idle[i] and view.groups[i] not in before]
 
     def _leads_since(self, view: _View) -> int:
         """Number of trials after which the leader has always been ahead: what came later did not choose it."""
@@ -547,12 +592,9 @@ class BayesianSearch:
             return False
         # Requests of a healthy boot may be false alarms: only boots that look like the fault count.
         loud = [bool(failed[i]) and idle[i] and self._loud(view, [i]) for i in range(len(failed))]
-        since = self._leads_since(view)
-        before = set(view.groups[:since])
-        held = [i for i in range(since, len(loud)) if idle[i] and view.groups[i] not in before]
         return any(
             stopping.too_many_alarms(sum(loud[i] for i in which), len(which))
-            for which in (held, [i for i in range(len(loud)) if idle[i]])
+            for which in (self._held(view), [i for i in range(len(loud)) if idle[i]])
         )
 
     # verdicts
@@ -564,11 +606,10 @@ class BayesianSearch:
         silent = (view.active == UNKNOWN)[[t.outcome is Outcome.FAIL for t in evidence]].any(axis=0)
         untested = tuple(h for i, h in enumerate(self.hypotheses) if silent[i] and h.kind == "derived")
         rest = 1 - float(view.weight[[h in untested for h in self.hypotheses]].sum())
-        since = self._leads_since(view)
-        before = set(view.groups[:since])
+        alone = " and nothing else does" if view.exact and len(alive) == 1 + len(untested) else ""
         return Verdict(
             kind="culprit",
-            why="predicts every trial" if view.exact else self._how_sure(view, sure),
+            why=f"predicts every trial{',' if alone else ''}{alone}" if view.exact else self._how_sure(view, sure),
             culprit=leader,
             confidence=min(1.0, sure / rest) if rest > 0 else sure,
             inseparable=same_everywhere,
@@ -578,9 +619,31 @@ class BayesianSearch:
             cleared=cleared(leader, self.space, evidence),
             rejected=self._rejected(view),
             alive=alive,
-            rates=self._rates(view),
-            held_out=tuple(evidence[i].number for i in range(since, len(evidence)) if view.groups[i] not in before),
+            rates=None if view.exact else self._rates(view),
+            held_out=tuple(evidence[i].number for i in self._held(view)),
+            forbidden=self._forbidden(leader, same_everywhere),
+            other_failures=self._other_failures(view),
         )
+
+    def _other_failures(self, view: _View) -> tuple[tuple[int, str], ...]:
+        wanted = signature_of(self.space, view.trials)
+        return tuple((t.number, t.signature) for t in view.trials if fails_otherwise(t, wanted))
+
+    def _forbidden(self, leader: Hypothesis, others: Sequence[Hypothesis]) -> dict[str, str]:
+        """Which constraint forbids what would tell the leader from each of the others."""
+        out: dict[str, str] = {}
+        if not self.space.constraints or not others or self._sizes > MAX_ENUMERATED:
+            return out
+        anything = rows.everything(self.space.factors)
+        table = rows.table([leader, *others])
+        active = table.active(anything.columns(table.members, {}))
+        broken = {c.name: anything.told(c.when) == FALSE for c in self.space.constraints}
+        for column, other in enumerate(others, 1):
+            tells = (active[:, 0] != active[:, column]) & (active[:, [0, column]] != UNKNOWN).all(axis=1)
+            count = {name: int((tells & which).sum()) for name, which in broken.items()}
+            if tells.any() and max(count.values()):
+                out[other.name] = max(count, key=lambda name: count[name])
+        return out
 
     @staticmethod
     def _how_sure(view: _View, sure: float) -> str:
@@ -623,10 +686,11 @@ class BayesianSearch:
         hot, idle = view.rates.logs(view.x, view.n)
         theta = view.post.theta
         wrong = self._contradictions(view)
-        for i in np.flatnonzero((view.weight <= 1e-3) & wrong.any(axis=0)):
+        proofs = self.deterministic is True and not _contradictory(view.x > 0, view.groups)
+        for i in np.flatnonzero(((view.weight <= 1e-3) | proofs) & wrong.any(axis=0)):
             h, against = self.hypotheses[i], np.flatnonzero(wrong[:, i])
             like = np.exp(np.where((view.active[against, i] == TRUE)[:, None], hot[against], idle[against])) @ theta[i]
-            trial = view.evidence[against[0] if view.exact else against[int(like.argmin())]]
+            trial = view.evidence[against[0] if proofs else against[int(like.argmin())]]
             verb = "failed without it" if trial.outcome is Outcome.FAIL else "passed with it"
             out.append(Rejected(h, trial.number, verb))
         return tuple(out)
@@ -644,10 +708,22 @@ class BayesianSearch:
         return self._end("unexplained", view, f"{why}; `{rule}` would" if rule else why, rule)
 
     def _end(self, kind: VerdictKind, view: _View, why: str, rule: str = "") -> Verdict:
-        return Verdict(kind, why, rejected=self._rejected(view), alive=self._alive(view), beyond=rule)
+        return Verdict(
+            kind,
+            why,
+            rejected=self._rejected(view),
+            alive=self._alive(view),
+            beyond=rule,
+            other_failures=self._other_failures(view),
+        )
 
-    def _bare(self, kind: VerdictKind, evidence: list[Trial], why: str) -> Verdict:
-        return self._end(kind, self._view(evidence, evidence), why)
+    def _bare(self, kind: VerdictKind, trials: Sequence[Trial], evidence: list[Trial], why: str) -> Verdict:
+        return self._end(kind, self._view(trials, evidence), why)
+
+
+def _contradictory(failed: Bools, groups: Sequence[int]) -> bool:
+    """Whether a configuration did both."""
+    return len({(group, bool(f)) for group, f in zip(groups, failed)}) > len(set(groups))
 
 
 def _priced(space: Space) -> bool:

@@ -2,72 +2,94 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diag.bisect.decision import Next, Search, Verdict, one_at_a_time
+from diag.bisect.decision import Next, Rejected, Search, Verdict, contradicts, evidence_of, one_at_a_time
 from diag.bisect.engine import numbers
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.space import Config, Derived, Factor, Space
-from diag.bisect.trial import Trial
+from diag.bisect.trial import Outcome, Trial
+
+SWEEP = "which rule about"
+"""How the purpose of the sweep's trials begins: that is what tells them from the trials of the search before."""
 
 
 class RefinedSearch:
     """`inner` names a culprit; if that is one number at its failing level, a short sweep finds the rule behind it."""
 
-    def __init__(self, inner: Search, space: Space, *, max_sweep: int = 6) -> None:
-        self.inner, self.space, self.max_sweep = inner, space, max_sweep
-        self._known: dict[int, tuple[tuple[Trial, ...], Verdict]] = {}
+    def __init__(self, inner: Search, space: Space, *, max_sweep: int = 6, max_trials: int = 1000) -> None:
+        self.inner, self.space = inner, space
+        self.max_sweep, self.max_trials = max_sweep, max_trials
 
     def next(self, trials: Sequence[Trial]) -> Next | Verdict:
-        settled = self._settled(trials)
-        if isinstance(settled, Next):
-            return settled
-        upto, verdict = settled
-        accused = verdict.culprit
-        if accused is None or accused.kind != "single" or not isinstance(accused.members[0], Factor):
-            return verdict
-        name = accused.members[0].name
-        rates = verdict.rates
-        show = (rates.active.garbled + 1) / (rates.active.tried + 1.5) if rates is not None else 0.999
-        alarms = (rates.idle.garbled + 0.5) / (rates.idle.tried + 20) if rates is not None else 0.001
-        if rates is not None and rates.active.garbled == rates.active.tried and rates.idle.garbled == 0:
-            show, alarms = 0.999, 0.001
-        step = numbers.sweep(self.space, trials, name, show=show, alarms=alarms)
-        if isinstance(step, numbers.Probe):
-            if len(trials) - upto < self.max_sweep:
-                return Next(step.config, f"which rule about {name}: {step.purpose}")
-            return replace(verdict, why=f"{verdict.why}; the rule about {name} is not settled")
-        if step.rule is None or step.probability < numbers.STOP or len(trials) == upto:
-            return verdict
-        derived = Derived(name, step.rule.when)
-        supports = ", ".join(str(number) for number, _ in step.support)
-        return replace(
-            verdict,
-            culprit=Hypothesis("derived", (derived,)),
-            confidence=verdict.confidence * step.probability,
-            why=f"{verdict.why}; {step.rule.when.text} separates good from bad (trials {supports})",
-            inseparable=(),
-        )
+        before = self._before(trials)
+        step = self.inner.next(before)
+        name = _number(step) if isinstance(step, Verdict) else None
+        return step if isinstance(step, Next) or name is None else self._swept(step, name, trials, len(before))
 
     def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
-        if isinstance(self._settled(trials), Next):
-            return self.inner.next_batch(trials, pending, hosts)
+        before = self._before(trials)
+        if len(before) == len(trials):
+            steps = self.inner.next_batch(trials, pending, hosts)
+            if not isinstance(steps, Verdict):
+                return steps
         return one_at_a_time(self, trials, pending, hosts)
 
     def expected_trials(self, trials: Sequence[Trial]) -> int:
-        settled = self._settled(trials)
-        return self.inner.expected_trials(trials) if isinstance(settled, Next) else len(trials) + 1
+        before = self._before(trials)
+        return self.inner.expected_trials(before) if len(before) == len(trials) else len(trials) + 1
 
-    def _settled(self, trials: Sequence[Trial]) -> Next | tuple[int, Verdict]:
-        """The shortest run of trials after which the inner search was done; what follows is the sweep's."""
-        for upto, (prefix, verdict) in self._known.items():
-            if tuple(trials[:upto]) == prefix:
-                return upto, verdict
-        for upto in range(len(trials)):
-            step = self.inner.next(trials[:upto])
-            if isinstance(step, Verdict):
-                self._known[upto] = (tuple(trials[:upto]), step)
-                return upto, step
-        last = self.inner.next(trials)
-        return last if isinstance(last, Next) else (len(trials), last)
+    def _before(self, trials: Sequence[Trial]) -> list[Trial]:
+        return list(itertools.takewhile(lambda t: not t.purpose.startswith(SWEEP), trials))
+
+    def _swept(self, verdict: Verdict, name: str, trials: Sequence[Trial], before: int) -> Next | Verdict:
+        show, alarms = _rates(verdict)
+        evidence = evidence_of(self.space, trials)
+        step = numbers.sweep(self.space, evidence, name, show=show, alarms=alarms, tried=trials)
+        if isinstance(step, numbers.Probe):
+            if len(trials) - before < self.max_sweep and len(trials) < self.max_trials:
+                return Next(step.config, f"{SWEEP} {name}: {step.purpose}")
+            return replace(verdict, why=f"{verdict.why}; the rule about {name} is not settled")
+        if step.rule is None or step.probability < numbers.STOP or len(trials) == before:
+            return verdict
+        return self._with_rule(verdict, name, step, step.rule, evidence)
+
+    def _with_rule(
+        self, verdict: Verdict, name: str, found: numbers.Finding, rule: numbers.Rule, evidence: Sequence[Trial]
+    ) -> Verdict:
+        """The same verdict about the rule; the number at its failing level is rejected by what contradicts it."""
+        accused = verdict.culprit
+        against = [t for t in evidence if accused is not None and contradicts(accused, t)]
+        rejected = [
+            Rejected(accused, t.number, "failed without it" if t.outcome is Outcome.FAIL else "passed with it")
+            for t in against[:1]
+            if accused is not None
+        ]
+        supports = ", ".join(str(number) for number, _ in found.support)
+        return replace(
+            verdict,
+            culprit=Hypothesis("derived", (Derived(name, rule.when, self.space.factor(name).title),)),
+            confidence=verdict.confidence * found.probability,
+            why=f"{verdict.why}; {rule.when.text} separates good from bad (trials {supports})",
+            inseparable=tuple(h for h in verdict.inseparable if not any(contradicts(h, t) for t in evidence)),
+            rejected=(*rejected, *verdict.rejected),
+        )
+
+
+def _number(verdict: Verdict) -> str | None:
+    """The factor whose failing level alone is accused."""
+    accused = verdict.culprit
+    if accused is None or accused.kind != "single" or not isinstance(accused.members[0], Factor):
+        return None
+    return accused.members[0].name
+
+
+def _rates(verdict: Verdict) -> tuple[float, float]:
+    """How often an active and an idle boot is garbled, as the search before has found it."""
+    rates = verdict.rates
+    if rates is None or (rates.active.garbled == rates.active.tried and rates.idle.garbled == 0):
+        return 0.999, 0.001
+    show = (rates.active.garbled + 1) / (rates.active.tried + 1.5)
+    return show, (rates.idle.garbled + 0.5) / (rates.idle.tried + 20)

@@ -12,7 +12,7 @@ from diag.bisect import plan as plans
 from diag.bisect import resume
 from diag.bisect.bench import ServerBench, fills_for
 from diag.bisect.command import CommandBench
-from diag.bisect.decision import BothEnds, DeterministicSearch, Search
+from diag.bisect.decision import BothEnds, Search
 from diag.bisect.executor import Bench, Executor, Inline, Workers
 from diag.bisect.journal import Journal
 from diag.bisect.link import Link
@@ -52,12 +52,14 @@ class Session:
     def search(self) -> Search:
         if self.check:
             return BothEnds(self.plan.space)
-        if self.flaky:
-            from diag.bisect.bayesian import BayesianSearch  # scipy takes a moment to import
+        from diag.bisect.bayesian import BayesianSearch  # scipy takes a moment to import
+        from diag.bisect.refine import RefinedSearch
 
-            told = "max_trials" in self.plan.spec.model_fields_set
-            return BayesianSearch(self.plan.space, max_trials=self.plan.spec.max_trials if told else FLAKY_TRIALS)
-        return DeterministicSearch(self.plan.space, max_trials=self.plan.spec.max_trials)
+        space, told = self.plan.space, "max_trials" in self.plan.spec.model_fields_set
+        most = FLAKY_TRIALS if self.flaky and not told else self.plan.spec.max_trials
+        return RefinedSearch(
+            BayesianSearch(space, deterministic=None if self.flaky else True, max_trials=most), space, max_trials=most
+        )
 
     def journal(self) -> Journal:
         if self.earlier is not None:

@@ -36,7 +36,8 @@ class Factor:
     explanations (a level that neither end uses).
 
     apply: whether another level takes a new server, or goes with the request. minutes: what a change of it costs,
-    where that is known better than CHANGE_MINUTES.
+    where that is known better than CHANGE_MINUTES. sweep: whether a search for the rule behind a number may try values
+    that are not among its levels, where both ends are whole numbers.
     """
 
     name: str
@@ -48,6 +49,12 @@ class Factor:
     title: str = ""
     apply: Apply = "restart"
     minutes: float | None = None
+    sweep: bool = True
+
+    @property
+    def sweeps(self) -> bool:
+        whole = all(isinstance(end, int) and not isinstance(end, bool) for end in (self.good, self.bad))
+        return whole and self.sweep
 
     @property
     def change_minutes(self) -> float:

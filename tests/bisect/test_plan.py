@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from diag import bundle
 from diag.bisect import plan
-from diag.bisect.decision import DeterministicSearch, Next
+from diag.bisect.bayesian import BayesianSearch
+from diag.bisect.decision import Next
 from diag.bisect.plan import Plan
 from diag.errors import PlanError, UsageError
 
@@ -229,7 +230,7 @@ def test_more_configurations_than_a_search_takes_is_a_problem_of_the_plan(
 
 def test_a_factor_that_goes_from_on_to_one_can_be_searched(load: Callable[[str | bytes], Plan]) -> None:
     loaded = load(replaced("good: 7", "good: true").replace("bad: 16", "bad: 1"))
-    assert isinstance(DeterministicSearch(loaded.space).next([]), Next)
+    assert isinstance(BayesianSearch(loaded.space).next([]), Next)
 
 
 def test_unknown_suite_unknown_plan_no_file(load: Callable[[str | bytes], Plan], tmp_path: Path) -> None:
@@ -303,5 +304,5 @@ def test_mutated_copies_of_the_shipped_plan(
     except UsageError:
         misplaced = []
     else:
-        misplaced = [] if isinstance(DeterministicSearch(loaded.space).next([]), Next) else ["no first trial"]
+        misplaced = [] if isinstance(BayesianSearch(loaded.space).next([]), Next) else ["no first trial"]
     assert misplaced == []

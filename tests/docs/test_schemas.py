@@ -15,7 +15,8 @@ from jsonschema import Draft202012Validator
 
 from diag import bundle, errors
 from diag.bisect import plan
-from diag.bisect.decision import BothEnds, DeterministicSearch, Next, Search, VerdictKind
+from diag.bisect.bayesian import BayesianSearch
+from diag.bisect.decision import BothEnds, Next, Search, VerdictKind
 from diag.bisect.run import Result
 from diag.bisect.trial import Outcome, Trial
 from diag.cli import fix as fix_command
@@ -122,7 +123,7 @@ def test_sources_as_the_host_tells_them_are_valid(tmp_path: Path) -> None:
 def _simulated(fails, search: Search | None = None, max_trials: int = 32) -> tuple[Result, plan.Plan]:
     """A run of the shipped plan against a server that fails where `fails(effective)` is true."""
     shipped = plan.load("ddtree-garble")
-    decide = search or DeterministicSearch(shipped.space, max_trials=max_trials)
+    decide = search or BayesianSearch(shipped.space, deterministic=True, max_trials=max_trials)
     trials: list[Trial] = []
     while isinstance(step := decide.next(trials), Next):
         effective = shipped.space.effective(step.config, {"padded_rows": 3})

@@ -59,8 +59,8 @@ def information(active: Singles, weight: Floats, hot: Floats, cold: Floats) -> F
     return np.maximum(bits, 0.0)
 
 
-def choose(score: Floats, distance: Floats, random: np.random.Generator) -> int:
-    """The best; among those within TIE of it, the nearest; among those, by lot."""
-    good = np.flatnonzero(score >= score.max() * (1 - TIE))
+def choose(score: Floats, distance: Floats, random: np.random.Generator, tie: float = TIE) -> int:
+    """The best; among those within `tie` of it, the nearest; among those, by lot."""
+    good = np.flatnonzero(score >= score.max() * (1 - tie))
     near = good[distance[good] == distance[good].min()]
     return int(random.choice(near))

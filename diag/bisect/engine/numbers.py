@@ -23,13 +23,14 @@ import numpy as np
 from diag.bisect.engine.gain import entropy
 from diag.bisect.engine.rows import Floats
 from diag.bisect.expr import Expression, Value, parse
-from diag.bisect.space import Space, differences
+from diag.bisect.space import Factor, Space, differences
 from diag.bisect.trial import Outcome, Trial
 
 STOP = 0.95
 SEPARABLE_BITS = 0.02
 DIVISORS = (2, 3, 4, 5, 8, 10, 16, 32, 64, 128, 256)
 MAX_THRESHOLDS = 64
+MAX_VALUES = 512
 WEIGHT = {"relation": 0.4, "threshold": 0.25, "beyond": 0.15, "divisible": 0.1, "exact": 0.1}
 
 
@@ -125,9 +126,11 @@ def sweep(
     alarms: float = 0.001,
     low: int | None = None,
     high: int | None = None,
+    tried: Sequence[Trial] = (),
 ) -> Probe | Finding:
     """The next value to try, or the rule. show, alarms: how often an active, an idle boot is garbled (from the search
-    that accused the factor). low, high: what may be asked for; by default from 1 to twice the larger end."""
+    that accused the factor). low, high: what may be asked for; by default from 1 to the larger
+    end. tried: also what gave no answer, which is not proposed again."""
     evidence = [t for t in trials if t.outcome in (Outcome.PASS, Outcome.FAIL) and is_number(t.effective.get(name))]
     candidates = rules(space, evidence, name)
     if not candidates or not evidence:
@@ -147,7 +150,7 @@ def sweep(
     alike = (there == there[:, [best]]).all(axis=0) & (told == told[:, [best]]).all(axis=0)
     sure = float(weight[alike].sum())
     fresh = np.array(
-        [not _known(config, trials) or (show < 0.99 and _known(config, evidence)) for config, _ in options]
+        [not _known(config, [*trials, *tried]) or (show < 0.99 and _known(config, evidence)) for config, _ in options]
     )
     gain = _bits(there, weight, show, alarms) * fresh
     if sure < STOP and gain.max() > SEPARABLE_BITS:
@@ -183,30 +186,42 @@ def _options(
     space: Space, evidence: Sequence[Trial], name: str, low: int | None, high: int | None
 ) -> Iterator[tuple[dict[str, Value], dict[str, Value]]]:
     """(configuration, its effective values): the failing one with another number, and the other numbers' levels."""
+    reports = _constant_reports(space, evidence)
+    for changed in _changes(space, evidence, name, low, high):
+        config = {**space.bad, **changed}
+        if space.violated(config) is None:
+            yield config, space.effective(config, reports)
+
+
+def _changes(
+    space: Space, evidence: Sequence[Trial], name: str, low: int | None, high: int | None
+) -> Iterator[dict[str, Value]]:
     factor = space.factor(name)
+    yield from ({name: value} for value in _values(space, evidence, factor, low, high))
+    # "16 is bad" and "16 does not fit 8" part where the other number follows.
+    bad = factor.bad
+    for follower in space.factors:
+        if follower.name != name and is_number(follower.good) and isinstance(bad, int):
+            follows = [bad, bad + 1, bad - 1] if follower.sweeps else []
+            yield from ({follower.name: level} for level in dict.fromkeys([*follower.levels, *follows]))
+
+
+def _values(space: Space, evidence: Sequence[Trial], factor: Factor, low: int | None, high: int | None) -> list[Value]:
+    """Every whole number from 1 to the larger end, or, of many, those near what other numbers and the ends are."""
+    if not factor.sweeps:
+        return list(factor.levels)
     ends = [v for v in (factor.good, factor.bad) if isinstance(v, int)]
-    first = low if low is not None else 1
-    last = high if high is not None else 2 * max(ends)
-    values = set(range(first, last + 1)) if last - first <= 512 else set()
+    first = low if low is not None else min(1, *ends)
+    last = high if high is not None else max(ends)
+    values = set(range(first, last + 1)) if last - first <= MAX_VALUES else set()
     for end in (*ends, first, last, sum(ends) // 2):
         values |= {end - 1, end, end + 1}
-    for other in _others(space, evidence, name):
+    for other in _others(space, evidence, factor.name):
         for t in evidence:
             at = t.effective.get(other)
             if isinstance(at, int):
                 values |= {at - 1, at, at + 1}
-    reports = _constant_reports(space, evidence)
-    for value in sorted(v for v in values if first <= v <= last):
-        config = {**space.bad, name: value}
-        yield config, space.effective(config, reports)
-    # "16 is bad" and "16 does not fit 8" part where the other number follows.
-    bad = factor.bad
-    for follower in space.factors:
-        if follower.name == name or not is_number(follower.good) or not isinstance(bad, int):
-            continue
-        for level in dict.fromkeys([*follower.levels, bad, bad + 1, bad - 1]):
-            config = {**space.bad, follower.name: level}
-            yield config, space.effective(config, reports)
+    return sorted(v for v in values if first <= v <= last)
 
 
 def _constant_reports(space: Space, evidence: Sequence[Trial]) -> dict[str, Value]:
