@@ -25,6 +25,7 @@ from diag.errors import HostError
 
 CANCEL_S = 90.0
 """A server has STOP_GRACE_S to end by itself and its supervisor some more to say so; then the link is cut."""
+ABANDON_S = 5.0
 
 
 class Cancelled(Exception):
@@ -167,5 +168,5 @@ class Workers:
 
 
 def _ended(thread: threading.Thread) -> bool:
-    thread.join(5.0)
+    thread.join(ABANDON_S)
     return not thread.is_alive()
