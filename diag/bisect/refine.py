@@ -9,7 +9,7 @@ from dataclasses import replace
 from diag.bisect.decision import Next, Rejected, Search, Verdict, contradicts, evidence_of, one_at_a_time
 from diag.bisect.engine import numbers
 from diag.bisect.hypotheses import Hypothesis
-from diag.bisect.space import Config, Derived, Factor, Space
+from diag.bisect.space import Config, Derived, Space
 from diag.bisect.trial import Outcome, Trial
 
 SWEEP = "which rule about"
@@ -79,11 +79,9 @@ class RefinedSearch:
 
 
 def _number(verdict: Verdict) -> str | None:
-    """The factor whose failing level alone is accused."""
+    """The number that is accused, at its failing level or in relation to another."""
     accused = verdict.culprit
-    if accused is None or accused.kind != "single" or not isinstance(accused.members[0], Factor):
-        return None
-    return accused.members[0].name
+    return accused.members[0].name if accused is not None and accused.kind in ("single", "relation") else None
 
 
 def _rates(verdict: Verdict) -> tuple[float, float]:

@@ -105,3 +105,20 @@ def test_names_and_titles_a_person_can_read() -> None:
 def test_on_is_not_one() -> None:
     one = Factor("x", "--x", "flag", 0, 1, (0, 1))
     assert Hypothesis("single", (one,)).active({"x": True}) is False
+
+
+@pytest.mark.parametrize(
+    ("levels", "named"),
+    [
+        ((8, 17), ["budget + 1 != block_size"]),
+        ((8, 16), []),  # at no level do they fit again: nothing would tell it from the budget
+    ],
+)
+def test_two_numbers_that_fit_at_the_good_end_are_a_relation(levels: tuple[int, int], named: list[str]) -> None:
+    over = space(factor("budget", 7, 16), factor("block_size", 8, 8, *levels), factor("small", 0, 1))
+    assert [h.name for h, _ in enumerate_all(over) if h.kind == "relation"] == named
+
+
+def test_a_relation_that_the_plan_names_is_not_there_twice() -> None:
+    over = space(factor("budget", 7, 16), factor("block_size", 8, 8, 17), mismatch="budget + 1 != block_size")
+    assert [h.kind for h, _ in enumerate_all(over) if h.name == "budget + 1 != block_size"] == ["derived"]

@@ -67,22 +67,24 @@ def is_number(value: object) -> bool:
 
 
 def rules(space: Space, trials: Sequence[Trial], name: str) -> list[tuple[Rule, float]]:
-    """Candidate rules about factor `name` with prior weights that sum to 1, simplest of each form first."""
+    """Candidate rules about factor `name` with prior weights that sum to 1, simplest of each form first. Only such as
+    tell the two ends apart: a relation that holds at the good end and not at the failing one is few in its form."""
     factor = space.factor(name)
     good, bad = factor.good, factor.bad
     if not isinstance(good, int) or not isinstance(bad, int) or isinstance(good, bool) or isinstance(bad, bool):
         return []
     if abs(bad - good) < 2:  # a switch written as 0 and 1
         return []
-    grouped: dict[str, list[str]] = {form: [] for form in WEIGHT}
+    reports = _constant_reports(space, trials)
+    ends = [space.effective(end, reports) for end in (space.good, space.bad)]
+    grouped: dict[str, dict[str, Rule]] = {form: {} for form in WEIGHT}
     for form, text in _texts(space, trials, name, good, bad):
-        if text not in grouped[form]:
-            grouped[form].append(text)
-    total = sum(WEIGHT[form] for form, texts in grouped.items() if texts)
+        rule = Rule(parse(text), form)
+        if rule.holds(ends[0]) is not True and rule.holds(ends[1]) is not False:
+            grouped[form].setdefault(text, rule)
+    total = sum(WEIGHT[form] for form, of_form in grouped.items() if of_form)
     return [
-        (Rule(parse(text), form), WEIGHT[form] / total / len(texts))
-        for form, texts in grouped.items()
-        for text in texts
+        (rule, WEIGHT[form] / total / len(of_form)) for form, of_form in grouped.items() for rule in of_form.values()
     ]
 
 
@@ -154,8 +156,8 @@ def sweep(
     )
     gain = _bits(there, weight, show, alarms) * fresh
     if sure < STOP and gain.max() > SEPARABLE_BITS:
-        # Among equals: whole steps from what is known are easier to read than odd values.
-        near = np.array([len(differences(config, space.bad)) for config, _ in options])
+        # Among equals: few changes, and values near what is known to run.
+        near = np.array([_away(space, config, name) for config, _ in options])
         good = np.flatnonzero(gain >= gain.max() - 1e-9)
         config, values = options[int(good[near[good].argmin()])]
         return Probe(
@@ -176,6 +178,12 @@ def _bits(there: Floats, weight: Floats, show: float, alarms: float) -> Floats:
     noise = [float(entropy(np.array([q, 1 - q]))) for q in (show, alarms)]
     bits: Floats = entropy(np.stack([p, 1 - p], axis=-1)) - (there @ weight * (noise[0] - noise[1]) + noise[1])
     return bits
+
+
+def _away(space: Space, config: Mapping[str, Value], name: str) -> float:
+    value, factor = config[name], space.factor(name)
+    ends = [abs(end - value) for end in (factor.good, factor.bad) if isinstance(end, int) and isinstance(value, int)]
+    return len(differences(config, space.bad)) + min(ends, default=0) / (1 + max(ends, default=0))
 
 
 def _known(config: Mapping[str, Value], trials: Sequence[Trial]) -> bool:
