@@ -17,7 +17,7 @@ import httpx
 
 from diag import bundle
 from diag.bisect import asking, refused, signatures
-from diag.bisect.decision import Next
+from diag.bisect.decision import Next, same_config
 from diag.bisect.executor import Cancelled
 from diag.bisect.expr import Value
 from diag.bisect.link import Link
@@ -145,7 +145,7 @@ class ServerBench:
     ) -> Trial:
         plan, server = self._plan, running.server
         reported = plan.reported(info)
-        outcome, reason, signature = _outcome(texts, server.stopped)
+        outcome, reason, signature = _outcome(texts, server.stopped, same_config(step.config, plan.space.good))
         if outcome is Outcome.PASS and self._reference is None:
             self._reference = reference  # of the first healthy trial, and kept from then on
         return Trial(
@@ -283,18 +283,20 @@ def _told(launch: Launch) -> dict[str, Any]:
     return {"argv": proc.hide_argv(launch.argv), "env": env}
 
 
-def _outcome(texts: list[TextVerdict], stopped: Mapping[str, Any]) -> tuple[Outcome, str, str]:
-    """(outcome, why, signature). A server that died while it was asked says nothing about its texts."""
-    died = stopped.get("died")
-    if died:
-        how = f"signal {died['signal']}" if died.get("signal") else f"exit code {died.get('exit_code')}"
-        return Outcome.SKIP, "the server died while it was asked", signatures.of_death(died.get("log") or [], how)
+def _outcome(texts: list[TextVerdict], stopped: Mapping[str, Any], is_good: bool) -> tuple[Outcome, str, str]:
+    """(outcome, why, signature). To die is a failure of its own kind, unless texts were garbled before; a good
+    configuration that dies has only given no answers, and is asked once more."""
     bad = [text for text in texts if not text.healthy]
+    died, signature = stopped.get("died"), signatures.of_texts(texts)
+    if died and not signatures.is_of_text(signature):
+        how = f"signal {died['signal']}" if died.get("signal") else f"exit code {died.get('exit_code')}"
+        signature = signatures.of_death(died.get("log") or [], how)
+        return Outcome.SKIP if is_good else Outcome.FAIL, f"the server died while it was asked ({signature})", signature
     if not bad:
         return Outcome.PASS, "every text healthy", ""
     worst = max(bad, key=lambda text: text.worst_gap_nats or 0.0)
     reason = f"{len(bad)} of {len(texts)} texts; {worst.prompt} ({worst.how}): {worst.why}"
-    return Outcome.FAIL, reason, signatures.of_texts(texts)
+    return Outcome.FAIL, reason, signature
 
 
 def _not_as_asked(config: Mapping[str, Value], reported: Mapping[str, Value]) -> tuple[str, ...]:

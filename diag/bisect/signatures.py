@@ -21,7 +21,6 @@ _TELLING = re.compile(
 )
 # What differs from one run to the next: addresses, numbers of processes and lines, times.
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")
-_PREFIX = re.compile(r"^\W*(?:\[[^\]]*\]\s*|\d{4}-\d\d-\d\d[T ][\d:.,]+\s*|[A-Z]+:\s+)+")
 
 
 def of_texts(texts: Sequence[TextVerdict]) -> str:
@@ -31,6 +30,11 @@ def of_texts(texts: Sequence[TextVerdict]) -> str:
         if kind in kinds:
             return kind
     return max(dict.fromkeys(kinds), key=kinds.count) if kinds else ""
+
+
+def is_of_text(signature: str) -> bool:
+    """Whether it is about what was written, and not about getting no answer."""
+    return signature in _ORDER
 
 
 def _kind(text: TextVerdict) -> str:
@@ -57,8 +61,9 @@ def _refusal(why: str) -> str:
 
 def of_death(log: Sequence[str], how: str = "") -> str:
     """died: and the last line that names an error, or how it ended."""
-    telling = next((line for line in reversed(log) if _TELLING.search(line)), None)
-    if telling is None:
+    found = next((match for line in reversed(log) if (match := _TELLING.search(line)) is not None), None)
+    if found is None:
         return f"died: {how}" if how else "died"
-    text = _VARYING.sub("N", _PREFIX.sub("", telling.strip()))
+    # From the error's name on: what stands before it is the time, the process and the file.
+    text = _VARYING.sub("N", " ".join(found.string[found.start() :].split()))
     return f"died: {text[:MAX_CHARS].strip()}"

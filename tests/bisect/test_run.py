@@ -386,25 +386,40 @@ def test_a_full_disk_is_not_the_configurations_fault(bench: Bench) -> None:
     assert (last["outcome"], last["signature"]) == ("infra", "disk full")
 
 
-DIED = {"stopped": True, "left": [], "died": {"exit_code": -11, "signal": 11, "after_s": 1.0, "log": []}}
+DIED: dict[str, Any] = {"stopped": True, "died": {"exit_code": None, "signal": "SIGSEGV", "after_s": 1.0, "log": []}}
 
 
-def test_a_server_that_dies_while_it_is_asked_is_skipped(bench: Bench) -> None:
+def test_a_death_between_the_ends_is_another_failure_and_no_evidence(bench: Bench) -> None:
     bench.stopped = lambda config: DIED if config not in (GOOD, BAD) else {}
     result = bench.run(
         lambda config, start: FakeClient(config["a"] == 1, {"a": config["a"]}, gone=config not in (GOOD, BAD))
     )
-    skipped = [t for t in result.trials if t.outcome is Outcome.SKIP]
-    assert skipped
-    assert all(t.reason == "the server died while it was asked" for t in skipped)
+    died = [t for t in result.trials if t.signature == "died: signal SIGSEGV"]
+    assert died
+    assert all(t.outcome is Outcome.FAIL and "died while it was asked" in t.reason for t in died)
+    assert {number for number, _ in result.verdict.other_failures} == {t.number for t in died}
+    assert result.verdict.culprit is None or result.verdict.inseparable
 
 
-@pytest.mark.parametrize(("end", "kind"), [(GOOD, "environmental"), (BAD, "not_reproduced")])
-def test_an_end_that_dies_whenever_it_is_asked_ends_the_run(bench: Bench, end: dict[str, int], kind: str) -> None:
-    bench.stopped = lambda config: DIED if config == end else {}
-    result = bench.run(lambda config, start: FakeClient(config["a"] == 1, {"a": config["a"]}, gone=config == end))
-    assert (result.verdict.kind, result.verdict.culprit) == (kind, None)
-    assert [t.outcome for t in result.trials if t.config == end] == [Outcome.SKIP, Outcome.SKIP]
+def test_a_good_end_that_dies_whenever_it_is_asked_ends_the_run(bench: Bench) -> None:
+    bench.stopped = lambda config: DIED if config == GOOD else {}
+    result = bench.run(lambda config, start: FakeClient(False, gone=config == GOOD))
+    assert (result.verdict.kind, result.verdict.culprit) == ("environmental", None)
+    assert [t.outcome for t in result.trials] == [Outcome.SKIP, Outcome.SKIP]
+
+
+def test_what_makes_a_server_die_is_found_as_what_garbles_it_is(bench: Bench) -> None:
+    """The failing end dies when it is asked, and so does all that has a=1; b=1 alone garbles, which is not it."""
+    log = ["loading", "2026-11-29 10:00:01 RuntimeError: CUDA error: misaligned address 0x7f00ff at step 17", "bye"]
+    bench.stopped = lambda config: {"died": {**DIED["died"], "log": log}} if config["a"] == 1 else {}
+    result = bench.run(lambda config, start: FakeClient(config["b"] == 1, {"a": config["a"]}, gone=config["a"] == 1))
+    assert result.verdict.culprit is not None
+    assert result.verdict.culprit.name == "a=1"
+    bad = next(t for t in result.trials if t.config == BAD)
+    assert bad.signature == "died: RuntimeError: CUDA error: misaligned address N at step N"
+    garbled = [t for t in result.trials if t.signature == "garbled"]
+    assert garbled
+    assert {t.number for t in garbled} == {number for number, _ in result.verdict.other_failures}
 
 
 def test_answers_of_a_server_that_died_are_no_reference(bench: Bench) -> None:
@@ -420,7 +435,7 @@ def test_a_living_server_that_does_not_answer_is_not_healthy(bench: Bench) -> No
     """It is there and refuses: that is what the configuration does, and it is said for each text."""
     result = bench.run(lambda config, start: FakeClient(False, {"a": config["a"]}, gone=config["a"] == 1))
     bad = next(t for t in result.trials if t.config == BAD)
-    assert bad.outcome is Outcome.FAIL
+    assert (bad.outcome, bad.signature) == (Outcome.FAIL, "no answer")
     assert {t.kind for t in bad.texts} == {"no_answer"}
 
 
