@@ -47,7 +47,9 @@ class CommandBench:
     """command: a line for /bin/sh. timeout_s: a trial that takes longer is ended, with all it started, and skipped."""
 
     def __init__(self, space: Space, command: str, timeout_s: float, host: str = "") -> None:
+        """`cwd` may be set: where the command runs, if not where diag does."""
         self._space, self._command, self._timeout_s, self._host = space, command, timeout_s, host
+        self.cwd: str | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._cancelled = threading.Event()
 
@@ -91,7 +93,7 @@ class CommandBench:
 
     def _run(self, env: Mapping[str, str]) -> tuple[int | None, str]:
         """(exit code or None after the time limit, what it printed). Its process group is gone when this returns."""
-        with _started(self._command, env) as child:
+        with _started(self._command, env, self.cwd) as child:
             self._child = child
             try:
                 if self._cancelled.is_set():
@@ -145,7 +147,7 @@ def texts_from(output: str, outcome: Outcome) -> tuple[TextVerdict, ...]:
 
 
 @contextlib.contextmanager
-def _started(command: str, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def _started(command: str, env: Mapping[str, str], cwd: str | None) -> Iterator[subprocess.Popen[bytes]]:
     """Waiting for its line, in a process group of its own, which is gone afterwards."""
     with (
         subprocess.Popen(
@@ -154,6 +156,7 @@ def _started(command: str, env: Mapping[str, str]) -> Iterator[subprocess.Popen[
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, **env},
+            cwd=cwd,
             start_new_session=True,
         ) as child,
         _guarded(child.pid),
