@@ -6,10 +6,12 @@ trial is checked out. HEAD, branches, index and files of the checkout stay as th
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import shutil
 import subprocess
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from . import _proc, overlay, overlay_hold
 from .overlay_hold import Held, Refused
@@ -62,7 +64,8 @@ class Git:
 def run(args: Mapping[str, Any], talk: Any) -> Json:
     """{"repo", "good", "bad", "paths"}: `look`; or, with "mark", "lease_s" and "root", hold a worktree of "repo".
 
-    messages: switch {commit, package, python, env} -> event at {commit, changed, pythonpath, origin}
+    messages: switch {commit, package, python, env, source} -> event at {commit, folder, changed, and with a python:
+              pythonpath, origin, or lacking where the commit does not have the package}
     returns:  {"removed": folder, "swept": [runs]}
     """
     repo = os.path.expanduser(str(args["repo"]))
@@ -191,7 +194,8 @@ def _builds(git: Any, commits: Sequence[str], paths: Sequence[str]) -> List[str]
 def hold(args: Mapping[str, Any], repo: str, talk: Any) -> Json:
     top, mark = overlay_hold.root(args.get("root")), str(args["mark"])
     swept = overlay_hold.sweep(top, "trees", remove)
-    note = {"repo": Git(repo)(["rev-parse", "--absolute-git-dir"]).strip()}
+    common = Git(repo)(["rev-parse", "--git-common-dir"]).strip()
+    note = {"repo": os.path.realpath(os.path.join(repo, common))}
     with Held(top, "trees", mark, note, remove) as held:
         tree = Tree(note["repo"], os.path.join(held.folder, "tree"))
         talk.emit({"event": "holds", "folder": tree.folder, "swept": swept})
@@ -203,12 +207,15 @@ def hold(args: Mapping[str, Any], repo: str, talk: Any) -> Json:
 
 
 def remove(folder: str, note: Mapping[str, Any]) -> None:
-    """The worktree and what the repository knows of it. The repository itself may be gone by now."""
+    """The worktree, and what the repository knows of it (no `worktree prune`: it would forget others, too, whose disk
+    is not there now). The repository itself may be gone."""
+    tree = os.path.join(folder, "tree")
+    with contextlib.suppress(GitFailed):
+        Git(str(note["repo"]))(["worktree", "remove", "--force", "--force", tree])
     shutil.rmtree(folder, ignore_errors=True)
-    try:
-        Git(str(note["repo"]))(["worktree", "prune"])
-    except (GitFailed, KeyError):
-        pass
+    for known in glob.glob(os.path.join(glob.escape(str(note["repo"])), "worktrees", "*", "gitdir")):
+        if (_proc.read(known) or b"").decode("utf-8", "surrogateescape").strip() == os.path.join(tree, ".git"):
+            shutil.rmtree(os.path.dirname(known), ignore_errors=True)
 
 
 class Tree:
@@ -233,25 +240,25 @@ class Tree:
             raise Refused("The tree is at {} and not at {}.".format(at, commit))
         found: Json = {"commit": at, "changed": _dirty(git), "folder": self.folder}
         if message.get("python"):
-            found.update(self.before_the_environment(message))
+            source = self._source(message)
+            found.update(self.before_the_environment(message, source) if source is not None else {"lacking": True})
         return found
 
-    def before_the_environment(self, message: Mapping[str, Any]) -> Json:
+    def before_the_environment(self, message: Mapping[str, Any], source: str) -> Json:
         """What PYTHONPATH must be for the package to come from here, and that it does."""
-        package, env = str(message["package"]), dict(message.get("env") or {})
-        module = package.replace("-", "_").replace(".", "_")
-        source = next((path for path in self._sources(message) if os.path.isdir(os.path.join(path, module))), None)
-        if source is None:
-            raise Refused(
-                "The commit {} has no folder {} in ., python/ or src/.".format(str(message["commit"])[:12], module),
-                "Name the folder that it lies in: --source PATH",
-            )
+        env = dict(message.get("env") or {})
         after = env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
         env["PYTHONPATH"] = source + (os.pathsep + after if after else "")
-        seen = overlay.where_from(message["python"], env, package, module, self.folder)
+        seen = overlay.where_from(message["python"], env, message["package"], _module(message), self.folder)
         return {"pythonpath": env["PYTHONPATH"], "origin": seen["origin"]}
 
-    def _sources(self, message: Mapping[str, Any]) -> List[str]:
+    def _source(self, message: Mapping[str, Any]) -> Optional[str]:
+        """The folder that the package lies in; None where this commit has none."""
         given = message.get("source")
-        names = [str(given)] if given else ["python", "src", ""]
-        return [os.path.join(self.folder, name) if name else self.folder for name in names]
+        places = [str(given)] if given else ["python", "src", "."]
+        folders = [os.path.normpath(os.path.join(self.folder, place)) for place in places]
+        return next((path for path in folders if os.path.isdir(os.path.join(path, _module(message)))), None)
+
+
+def _module(message: Mapping[str, Any]) -> str:
+    return str(message["package"]).replace("-", "_").replace(".", "_")
