@@ -1,4 +1,4 @@
-"""`diag host`: the machines that diag knows by name. Nothing here connects to one."""
+"""`diag host`: the machines that diag knows by name, whether they can be reached, and how a key gets on record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def list_hosts(as_json: bool) -> None:
     found = inventory.load()
     if as_json:
         hosts = [_document(found, one) for one in found.hosts.values()]
-        _print_json({"schema": SCHEMA, "hosts": hosts, "files": [str(path) for path in found.files]})
+        groups = {name: list(members) for name, members in found.groups.items()}
+        files = [str(path) for path in found.files]
+        _print_json({"schema": SCHEMA, "hosts": hosts, "groups": groups, "files": files})
         return
     if not found.hosts:
         click.echo("No hosts yet: write [hosts.NAME] with an address into one of these files.", err=True)
@@ -41,6 +43,8 @@ def list_hosts(as_json: bool) -> None:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         click.echo("  ".join([*cells, row[4]]))
+    for name, members in found.groups.items():
+        click.echo(f"group {name}: {', '.join(members)}")
 
 
 @host.command("show")
@@ -57,6 +61,59 @@ def show(name: str, as_json: bool) -> None:
         return
     for key, value in document.items():
         click.echo(f"{key:18}{_cell(value)}")
+
+
+@host.command("trust")
+@click.argument("name")
+@click.option("--fingerprint", required=True, metavar="SHA256:...", help="As the machine's owner gave it to you.")
+@click.option("--hash", "hashed", is_flag=True, help="Write the host's name as a hash, as HashKnownHosts does.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def trust(name: str, fingerprint: str, hashed: bool, as_json: bool) -> None:
+    """Put the host key of NAME on record, if it is the one with this fingerprint.
+
+    The only way in for a host that is not known yet. Nothing is written when the host shows another key, or when
+    another key of that type is on record.
+    """
+    from diag.hosts import inventory
+    from diag.hosts.trust import trust as put_on_record
+
+    done = put_on_record(inventory.load().get(name), fingerprint, hashed=hashed)
+    path = str(done.path) if done.path is not None else None
+    if as_json:
+        fields = {"name": done.name, "key_type": done.key_type, "fingerprint": done.fingerprint, "added": done.added}
+        _print_json({"schema": SCHEMA, "host": done.host, **fields, "file": path})
+        return
+    what = f"written to {path}" if done.added else "was on record already"
+    click.echo(f"{done.host}: {done.key_type} {done.fingerprint} for {done.name}: {what}")
+
+
+@host.command("check")
+@click.argument("target", metavar="NAME")
+@click.option("--limit", metavar="NAMES", help="Of a group: only these names or patterns, separated by commas.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def check(target: str, limit: str | None, as_json: bool) -> int:
+    """Can NAME (a host, a group, or all) be reached and used? Each stage with the seconds it took.
+
+    Exit code 0: all of them; else that of the first that failed.
+    """
+    from diag.hosts import inventory
+    from diag.hosts.check import check as walk
+    from diag.hosts.fleet import each
+    from diag.report.text import visible
+
+    hosts = inventory.load().select(target, limit)
+    done = [result.value for result in each(hosts, lambda one, outer: walk(one, outer=outer)) if result.value]
+    if as_json:
+        _print_json({"schema": SCHEMA, "hosts": {one.host: one.to_json() for one in done}})
+    else:
+        for one in done:
+            click.echo(f"{one.host}: {'ok' if one.error is None else 'failed'} ({one.transport})")
+            for stage in one.stages:
+                mark = "  " if stage.ok else "! "
+                click.echo(f"  {mark}{stage.name:10}{stage.seconds:8.3f} s  {visible(stage.said)}".rstrip())
+            if one.error is not None:
+                click.echo(visible("\n".join(f"    {line}" for line in str(one.error).splitlines()[1:])))
+    return next((one.error.exit_code for one in done if one.error is not None), 0)
 
 
 def _document(found: Inventory, one: Host) -> dict[str, Any]:

@@ -33,9 +33,7 @@ ENTRIES = (
         id="inventory",
         group="error",
         title="an inventory file is wrong, or asks for what diag does not do (exit code 2)",
-        what=(
-            "A key is unknown, a value has the wrong type, or the SSH configuration uses ProxyCommand or HostKeyAlias."
-        ),
+        what=("A key is unknown, a value has the wrong type, or a name leads to no host of the inventory."),
         why="A misspelt key would otherwise be ignored, and the wrong host reached.",
         do=("Correct the file and line that are named.",),
         more=("README.md",),
@@ -88,14 +86,14 @@ ENTRIES = (
         id="host_key_unknown",
         group="error",
         title="no key is on record for this host; it was not trusted (exit code 4)",
-        what="known_hosts has no line for this address and port. diag never adds one and has no switch to skip this.",
+        what="known_hosts has no line for this address and port. There is no switch to skip this.",
         why=(
             "The first connection is where an attacker in the middle would sit. Nothing ran and no key of yours was "
             "offered."
         ),
         do=(
             "Get the fingerprint from the machine's owner or console and compare it with the one in the message.",
-            "Only if they are the same, add the key with the command in the message.",
+            "Give what they told you, not what the message shows: diag host trust NAME --fingerprint SHA256:...",
         ),
         more=(
             "docs/security.md",

@@ -90,6 +90,26 @@ def converse(
     return conversation
 
 
+def open_relay(transport: Transport, host: str, port: int, timeout_s: float) -> RemoteProcess:
+    """A program on the host whose stdin and stdout are a TCP stream to host:port as seen from there.
+
+    Raises ConnectionRefusedError, TimeoutError, and what `call` raises.
+    """
+    args = {"host": host, "port": port, "timeout_s": timeout_s}
+    conversation = _start(transport, "relay", args, limit_s=None, python=None)
+    try:
+        item = conversation.next(timeout_s + GRACE_S)
+        if isinstance(item, Event):
+            conversation.send({"cmd": "go"})
+            return conversation.process
+        if item is None or item.document.get("timed_out"):
+            raise TimeoutError(f"{host} port {port}: no answer within {timeout_s:g} s")
+        raise ConnectionRefusedError(f"{host} port {port}: {item.document.get('refused')}")
+    except BaseException:
+        conversation.process.close()
+        raise
+
+
 def _start(
     transport: Transport,
     module: str,
@@ -108,6 +128,8 @@ def _start(
     command = payload.command(candidates, isolated=python is None, sudo=sudo)
     process = transport.popen(command)
     conversation = Conversation(process, host.name, module)
+    if host.container is not None:
+        conversation.next_step = f"See above what it printed, and that {host.container} runs there and is yours to use."
     conversation.close_timeout_s = LEAVE_S
     try:
         process.write(program)
@@ -129,13 +151,15 @@ class Conversation:
     def __init__(self, process: RemoteProcess, host_name: str, module: str) -> None:
         self.end: End | None = None
         self.close_timeout_s = 60.0
-        self._process = process
+        self.process = process
         self._host_name = host_name
         self._module = module
         self._parser = RecordParser()
         self._records: deque[Record] = deque()
         self._stopped = threading.Event()
+        self._sending = threading.Lock()
         self._closed = False
+        self.next_step = "See above what it printed; if that says nothing, look at memory, limits and disk of the host."
         self._dead = False  # it ended without an answer, or the link did: there is nothing to wait for
 
     def next(self, timeout_s: float | None) -> Event | End | None:
@@ -148,7 +172,7 @@ class Conversation:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._records:
             try:
-                data = self._process.read(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                data = self.process.read(None if deadline is None else max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 return None
             except LinkLost:
@@ -181,8 +205,10 @@ class Conversation:
 
     def send(self, message: Mapping[str, object]) -> None:
         """Raises LinkLost; HostProgramFailed when the probe has ended and reads no more."""
+        line = json.dumps(message).encode() + b"\n"
         try:
-            self._process.write(json.dumps(message).encode() + b"\n")
+            with self._sending:  # a long message goes out in steps, and a ping must not come between them
+                self.process.write(line)
         except BrokenPipeError:
             raise self.failed("no longer reads") from None
 
@@ -209,13 +235,13 @@ class Conversation:
         self._stopped.set()
         try:
             with contextlib.suppress(OSError):
-                self._process.close_stdin()
+                self.process.close_stdin()
             if self.end is None and not self._dead:
                 self._await_end()
             # Its answer is complete; only give the interpreter the time to leave.
-            self._process.exit_status(2.0)
+            self.process.exit_status(2.0)
         finally:
-            self._process.close()
+            self.process.close()
         return self.end.document if self.end is not None else None
 
     def _await_end(self) -> None:
@@ -239,13 +265,13 @@ class Conversation:
     def failed(self, what: str) -> HostProgramFailed:
         return HostProgramFailed(
             f"Our program {self._module} on {self._host_name} {what}.",
-            next="See above what it printed; if that says nothing, look at memory, limits and disk of the host.",
-            details=self._process.stderr().lines(),
+            next=self.next_step,
+            details=self.process.stderr().lines(),
         )
 
     def _unfinished(self) -> DiagError:
-        status = self._process.exit_status(2.0)
-        lines = self._process.stderr().lines()
+        status = self.process.exit_status(2.0)
+        lines = self.process.stderr().lines()
         if status == payload.NO_PYTHON_STATUS and any(payload.NO_PYTHON_MARK in line for line in lines):
             return NoPythonOnHost(
                 f"No usable Python (3.8 or newer) was found on {self._host_name}.",

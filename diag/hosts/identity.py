@@ -32,6 +32,8 @@ def authenticate(transport: paramiko.Transport, host: Host, user: str) -> None:
             further = transport.auth_publickey(user, identity.key)
         except paramiko.BadAuthenticationType as error:
             skipped.append(f"the server takes only: {', '.join(error.allowed_types)}")
+            if any(kind.startswith("gssapi") for kind in error.allowed_types):
+                skipped.append('for Kerberos, set transport = "openssh" and ssh_name for this host')
             break
         except paramiko.AuthenticationException:
             if transport.is_active():

@@ -5,6 +5,8 @@ schema = 1
 address = "10.0.0.5"
 user = "ops"
 python = "/opt/sglang/bin/python"
+[groups]
+ranks = ["gpu1", "gpu2"]
 """
 
 from __future__ import annotations
@@ -14,21 +16,40 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from diag import paths
-from diag.errors import InventoryError, UnknownHost
+from diag.errors import InventoryError, UnknownHost, UsageError
 from diag.hosts import ssh_config
 
 PROJECT_FILE = "diag.toml"
 LOCAL = "local"
+ALL = "all"
+_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
+_CONTAINER = (
+    r"^((docker|podman):[A-Za-z0-9][\w.-]*|kubectl:[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9-]*)?)$"
+)
 
 _UserPath = Annotated[
     Path, BeforeValidator(lambda value: Path(value).expanduser() if isinstance(value, str) else value)
 ]
+
+
+class Expected(BaseModel):
+    """What this host should have; what differs is a finding of `diag probe host`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gpu_count: int | None = Field(default=None, ge=0)
+    gpu_name: str | None = Field(default=None, min_length=1, description="part of the name that nvidia-smi prints")
+    driver: str | None = Field(default=None, min_length=1, description="beginning of the driver's version")
+    memory_gib: float | None = Field(default=None, gt=0, description="at least")
+    disk_free_gib: float | None = Field(default=None, gt=0, description="at least, on every file system looked at")
+    packages: dict[str, str] = Field(default_factory=dict, description="name to version, in the engine's environment")
 
 
 class Host(BaseModel):
@@ -36,7 +57,7 @@ class Host(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=_NAME)
     address: str = Field(pattern=r"^[^\s-][^\s]*$", description='host name, IP address, or "local"')
     port: int = Field(default=22, ge=1, le=65535)
     user: str | None = Field(default=None, pattern=r"^[^\s-][^\s]*$", description="default: who you are here")
@@ -44,11 +65,21 @@ class Host(BaseModel):
     known_hosts: _UserPath | None = Field(default=None, description="read instead of ~/.ssh/known_hosts")
     python: str | None = Field(default=None, min_length=1, description="the engine's interpreter")
     helper_python: str | None = Field(default=None, min_length=1, description="runs our probes; 3.8 or newer")
+    transport: Literal["auto", "paramiko", "openssh"] = Field(
+        default="auto", description="auto: Paramiko, unless only OpenSSH can do what this host needs"
+    )
+    ssh_name: str | None = Field(
+        default=None, pattern=r"^[^\s-][^\s]*$", description="what OpenSSH is given instead of address"
+    )
+    container: str | None = Field(
+        default=None, pattern=_CONTAINER, description="docker:NAME, podman:NAME or kubectl:NAMESPACE/POD[/CONTAINER]"
+    )
     sudo: bool = Field(default=False, description="fixes run there by `sudo -n`, for an environment that root owns")
     env: dict[str, str] = Field(default_factory=dict, description="set for our programs on the host")
     labels: dict[str, str] = Field(default_factory=dict)
     jump: Host | None = Field(default=None, description="reached through this host; in a file: its name")
     connect_timeout_s: float = Field(default=10, gt=0, le=600)
+    expected: Expected | None = Field(default=None, description="compared with what is found")
 
     @field_validator("env")
     @classmethod
@@ -63,11 +94,13 @@ class Host(BaseModel):
 
 @dataclass(frozen=True)
 class Inventory:
-    """hosts: by name; origin: the file each name comes from; files: those that were read."""
+    """hosts: by name; origin: the file each name comes from; files: those that were read; groups: name to the names
+    in it, of hosts and of other groups."""
 
     hosts: Mapping[str, Host]
     origin: Mapping[str, Path] = field(default_factory=dict)
     files: Sequence[Path] = ()
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def get(self, name: str) -> Host:
         """A name that only ~/.ssh/config knows is taken from there; "local" is this machine.
@@ -82,8 +115,36 @@ class Inventory:
             return _from_ssh(from_ssh)
         raise self._unknown(name)
 
+    def is_group(self, name: str) -> bool:
+        return name not in self.hosts and (name == ALL or name in self.groups)
+
+    def select(self, target: str, limit: str | None = None) -> list[Host]:
+        """The hosts of a group, of "all", or the one host of that name, in the inventory's order.
+
+        limit: names and patterns ("gpu1,gpu[3-5]*"); only those of them. Raises UnknownHost, and UsageError when
+        nothing is left.
+        """
+        names = self._members(target) if self.is_group(target) else [self.get(target).name]
+        if limit is not None:
+            patterns = [pattern.strip() for pattern in limit.split(",")]
+            names = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        if not names:
+            raise UsageError(
+                f"No host is left of {target!r}" + (f" with --limit {limit}." if limit is not None else "."),
+                next="See the names: diag host list",
+            )
+        return [self.get(name) for name in names]
+
+    def _members(self, group: str) -> list[str]:
+        if group == ALL and ALL not in self.groups:
+            return list(self.hosts)
+        found: dict[str, None] = {}
+        for member in self.groups[group]:
+            found.update(dict.fromkeys([member] if member in self.hosts else self._members(member)))
+        return list(found)
+
     def _unknown(self, name: str) -> UnknownHost:
-        near = difflib.get_close_matches(name, self.hosts, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(name, [*self.hosts, *self.groups], n=3, cutoff=0.5)
         details = [f"did you mean: {', '.join(near)}"] if near else []
         details += [f"read: {path}" for path in self.files] or ["no inventory file was found"]
         if name == "lab":
@@ -116,11 +177,18 @@ def load(files: Sequence[Path] | None = None) -> Inventory:
     """Read the given files, or the default ones. Raises InventoryError with every fault of the first bad file."""
     chosen = list(files) if files is not None else default_files()
     entries: dict[str, _Entry] = {}
+    groups: dict[str, _Group] = {}
     for path in chosen:
-        for entry in _read(path):
+        found, grouped = _read(path)
+        for entry in found:
             entries.setdefault(entry.host.name, entry)
+        for group in grouped:
+            groups.setdefault(group.name, group)
     hosts = {name: _with_jump(name, entries, ()) for name in entries}
-    return Inventory(hosts, {name: entry.path for name, entry in entries.items()}, chosen)
+    for name in groups:
+        _check_group(name, groups, entries, ())
+    members = {name: group.members for name, group in groups.items()}
+    return Inventory(hosts, {name: entry.path for name, entry in entries.items()}, chosen, members)
 
 
 @dataclass(frozen=True)
@@ -128,6 +196,25 @@ class _Entry:
     path: Path
     host: Host
     jump: str | None
+
+
+@dataclass(frozen=True)
+class _Group:
+    path: Path
+    name: str
+    members: tuple[str, ...]
+
+
+def _check_group(name: str, groups: Mapping[str, _Group], hosts: Mapping[str, _Entry], inside: tuple[str, ...]) -> None:
+    for member in groups[name].members:
+        if member in hosts:
+            continue
+        if member not in groups or member in (name, *inside):
+            why = "contains itself" if member in groups else "is neither a host nor a group of the inventory"
+            raise InventoryError(
+                f"{groups[name].path}: groups.{name}: {member!r} {why}.", next="Name hosts, or other groups."
+            )
+        _check_group(member, groups, hosts, (name, *inside))
 
 
 def _with_jump(name: str, entries: Mapping[str, _Entry], behind: tuple[str, ...]) -> Host:
@@ -142,7 +229,7 @@ def _with_jump(name: str, entries: Mapping[str, _Entry], behind: tuple[str, ...]
     return entry.host.model_copy(update={"jump": _with_jump(entry.jump, entries, (name, *behind))})
 
 
-def _read(path: Path) -> list[_Entry]:
+def _read(path: Path) -> tuple[list[_Entry], list[_Group]]:
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
@@ -158,14 +245,15 @@ def _read(path: Path) -> list[_Entry]:
                 problems += [_problem(path, text, name, detail) for detail in error.errors()]
     if problems:
         raise InventoryError(f"{path}: the inventory is wrong.", details=problems, next="Correct the file.")
-    return hosts
+    return hosts, [_Group(path, name, tuple(members)) for name, members in document.get("groups", {}).items()]
 
 
 def _outer_problems(document: Mapping[str, Any]) -> Iterator[str]:
     if document.get("schema") != 1:
         yield f"schema must be 1, not {document.get('schema')!r}"
-    for key in document.keys() - {"schema", "hosts"}:
-        yield f"unknown key {key!r}; known are schema and hosts"
+    for key in document.keys() - {"schema", "hosts", "groups"}:
+        yield f"unknown key {key!r}; known are schema, hosts and groups"
+    yield from _group_problems(document)
     hosts = document.get("hosts", {})
     if not isinstance(hosts, dict):
         yield "hosts must be a table: write [hosts.NAME]"
@@ -177,6 +265,21 @@ def _outer_problems(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"hosts.{name}: the name is the one in the brackets; remove the key name"
         elif not isinstance(entry.get("jump", ""), str):
             yield f"hosts.{name}.jump must be the name of another host"
+
+
+def _group_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    groups = document.get("groups", {})
+    if not isinstance(groups, dict):
+        yield 'groups must be a table: write [groups] and then NAME = ["host", "host"]'
+        return
+    hosts = document.get("hosts", {})
+    for name, members in groups.items():
+        if re.fullmatch(_NAME, name) is None:
+            yield f"groups: {name!r} is no name"
+        elif isinstance(hosts, dict) and name in hosts:
+            yield f"groups.{name}: there is a host of that name"
+        elif not isinstance(members, list) or not all(isinstance(member, str) for member in members):
+            yield f"groups.{name} must be a list of names of hosts"
 
 
 def _host(name: str, entry: Mapping[str, Any], folder: Path) -> Host:
@@ -199,6 +302,8 @@ def _from_ssh(found: ssh_config.Resolved) -> Host:
         identity_file=found.identity_file,
         known_hosts=found.known_hosts,
         jump=_from_ssh(found.jump) if found.jump is not None else None,
+        ssh_name=found.name if found.openssh_only else None,
+        transport="openssh" if found.openssh_only else "auto",
     )
 
 

@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import hmac
 import re
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
@@ -87,6 +88,18 @@ def judge(key: bytes, entries: Iterable[Entry]) -> Answer:
 def known_types(entries: Iterable[Entry]) -> list[str]:
     """Key types on record, to be asked for first: a server with several keys must show the one we know."""
     return list(dict.fromkeys(entry.key_type for entry in entries if entry.marker == "" and entry.key is not None))
+
+
+def line(pattern: str, key_type: str, key: bytes) -> str:
+    """A line of the file, without its end."""
+    return f"{pattern} {key_type} {base64.b64encode(key).decode()}"
+
+
+def hashed(name: str) -> str:
+    """The name so that the file does not tell it, as HashKnownHosts does: |1|salt|digest."""
+    salt = secrets.token_bytes(20)
+    digest = hmac.digest(salt, name.encode(), "sha1")
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
 
 
 def _entry(name: str, path: Path, number: int, line: str) -> Entry | None:

@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import shlex
+import threading
 import tokenize
 import zlib
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ NO_PYTHON_STATUS = 86
 NO_PYTHON_MARK = "diag: no python"
 NO_SUDO_STATUS = 87
 NO_SUDO_MARK = "diag: no sudo"
+# CPython 3.11 loses count of its recursion when two threads parse at once ("AST constructor recursion depth mismatch").
+_ONE_AT_A_TIME = threading.Lock()
 
 CANDIDATES = (
     "python3",
@@ -155,7 +158,8 @@ def payload(module: str, request: Mapping[str, object]) -> bytes:
 
     The program is parts separated by NUL: the loader, a JSON header, and the sources that the header names.
     """
-    loader, names, texts = _program(module)
+    with _ONE_AT_A_TIME:
+        loader, names, texts = _program(module)
     header = json.dumps({"names": names, "request": {**request, "module": module}})
     body = zlib.compress("\0".join([f"{loader}\nstart(parts)\n", header, *texts]).encode(), 9)
     return b"%d\n" % len(body) + body

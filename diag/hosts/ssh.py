@@ -11,20 +11,18 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import paramiko
 
 from diag.errors import (
     HostError,
-    HostKeyChanged,
-    HostKeyUnknown,
     HostUnreachable,
     LinkLost,
 )
-from diag.hosts import identity, known_hosts
+from diag.hosts import host_keys, identity, known_hosts
+from diag.hosts.host_keys import where
 from diag.hosts.inventory import Host
 from diag.hosts.transport import MAX_BYTES, Capped, Completed, Stream, run_to_end
 
@@ -46,29 +44,76 @@ WEAK = {
     "pubkeys": ["ssh-rsa", "ssh-dss"],
 }
 
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")
+
 # Without a handler, logging prints Paramiko's own tracebacks on our standard error.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-def open_ssh(host: Host) -> ParamikoTransport:
+def open_ssh(
+    host: Host, *, outer: ParamikoTransport | None = None, note: Callable[[str], None] = lambda stage: None
+) -> ParamikoTransport:
     """Connect, check the host's key, then authenticate; no command can run before all three have succeeded.
 
     Through `host.jump`, if given: each hop is checked by its own name, and no agent is forwarded.
+    outer: an open connection to `host.jump` that others use too; without it one is opened, and closed with this one.
+    note:  is told each stage that has been passed: resolve, connect, handshake, host key, auth.
     """
     with contextlib.ExitStack() as undo:
-        outer = open_ssh(host.jump) if host.jump is not None else None
-        if outer is not None:
-            undo.callback(outer.close)
-        sock = _tcp(host) if outer is None else _through(outer, host)
-        undo.callback(sock.close)
-        transport = paramiko.Transport(sock, default_window_size=WINDOW_BYTES, disabled_algorithms=WEAK)
-        undo.callback(transport.close)
-        _handshake(host, transport)
-        _check_host_key(host, transport)
+        owned = open_ssh(host.jump) if host.jump is not None and outer is None else None
+        if owned is not None:
+            undo.callback(owned.close)
+        transport, sock = _handshaken(host, outer or owned, undo, note)
+        key = transport.get_remote_server_key()
+        host_keys.check(host, key.get_name(), key.asbytes())
+        note("host key")
         identity.authenticate(transport, host, host.user or getpass.getuser())
+        note("auth")
         # From here on the connection closes them.
         undo.pop_all()
-        return ParamikoTransport(host, transport, sock, outer)
+        return ParamikoTransport(host, transport, sock, owned)
+
+
+def shown_keys(host: Host) -> Iterator[tuple[str, bytes]]:
+    """(type, key) of each host key that the server shows, of every type it has. Nobody is authenticated.
+
+    Raises HostUnreachable when not even one could be had; the jump, if any, is checked and authenticated as ever.
+    """
+    failed: HostUnreachable | None = None
+    seen: set[bytes] = set()
+    for kinds in (("ssh-ed25519",), ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"), _RSA):
+        with contextlib.ExitStack() as undo:
+            outer = open_ssh(host.jump) if host.jump is not None else None
+            if outer is not None:
+                undo.callback(outer.close)
+            try:
+                transport, _ = _handshaken(host, outer, undo, only=kinds)
+            except HostUnreachable as error:
+                failed = error
+                continue
+            key = transport.get_remote_server_key()
+            seen.add(key.asbytes())
+            yield key.get_name(), key.asbytes()
+    if not seen and failed is not None:
+        raise failed
+
+
+def _handshaken(
+    host: Host,
+    outer: ParamikoTransport | None,
+    undo: contextlib.ExitStack,
+    note: Callable[[str], None] = lambda stage: None,
+    only: tuple[str, ...] = (),
+) -> tuple[paramiko.Transport, socket.socket | paramiko.Channel]:
+    """Encrypted, but neither side has been checked. `undo` closes what was opened."""
+    sock = _tcp(host, note) if outer is None else _through(outer, host)
+    undo.callback(sock.close)
+    note("connect")
+    transport = paramiko.Transport(sock, default_window_size=WINDOW_BYTES, disabled_algorithms=WEAK)
+    undo.callback(transport.close)
+    _handshake(host, transport, only)
+    note("handshake")
+    return transport, sock
 
 
 def _through(outer: ParamikoTransport, host: Host) -> paramiko.Channel:
@@ -76,35 +121,49 @@ def _through(outer: ParamikoTransport, host: Host) -> paramiko.Channel:
         return outer.open_channel(host.address, host.port, host.connect_timeout_s)
     except OSError as error:
         raise HostUnreachable(
-            f"{_where(host)}: {outer.host.name} could not connect to it: {error}.",
+            f"{where(host)}: {outer.host.name} could not connect to it: {error}.",
             next="See that address and port are right as seen from there.",
         ) from None
 
 
-def _where(host: Host) -> str:
-    return f"{host.name} ({host.address} port {host.port})"
-
-
-def _tcp(host: Host) -> socket.socket:
+def _tcp(host: Host, note: Callable[[str], None]) -> socket.socket:
     try:
-        sock = socket.create_connection((host.address, host.port), host.connect_timeout_s)
+        addresses = socket.getaddrinfo(host.address, host.port, type=socket.SOCK_STREAM)
+        note("resolve")
+        sock = _first_that_answers(addresses, host.connect_timeout_s)
     except (socket.gaierror, UnicodeError) as error:
         raise HostUnreachable(
-            f"{_where(host)}: the name {host.address!r} could not be resolved: {error}.",
+            f"{where(host)}: the name {host.address!r} could not be resolved: {error}.",
             next="Correct address in the inventory, or look at your DNS or VPN.",
         ) from None
     except TimeoutError:
         raise HostUnreachable(
-            f"{_where(host)}: no answer within {host.connect_timeout_s:g} s.",
+            f"{where(host)}: no answer within {host.connect_timeout_s:g} s.",
             next="See that the machine is up and that no firewall drops the connection.",
         ) from None
     except OSError as error:
         raise HostUnreachable(
-            f"{_where(host)}: the connection failed: {error}.",
+            f"{where(host)}: the connection failed: {error}.",
             next="See that sshd runs there and that address and port in the inventory are right.",
         ) from None
     _detect_dead_peer(sock)
     return sock
+
+
+def _first_that_answers(addresses: Sequence[tuple[Any, ...]], timeout_s: float) -> socket.socket:
+    """As socket.create_connection, for addresses that have been resolved already. Raises the last one's error."""
+    failed: OSError = OSError("the name has no address")
+    for family, kind, protocol, _, address in addresses:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(address)
+        except OSError as error:
+            failed = error
+            sock.close()
+        else:
+            return sock
+    raise failed
 
 
 def _detect_dead_peer(sock: socket.socket) -> None:
@@ -118,20 +177,21 @@ def _detect_dead_peer(sock: socket.socket) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _handshake(host: Host, transport: paramiko.Transport) -> None:
+def _handshake(host: Host, transport: paramiko.Transport, only: tuple[str, ...] = ()) -> None:
     transport.daemon = True
     transport.banner_timeout = host.connect_timeout_s
     transport.handshake_timeout = host.connect_timeout_s
     transport.auth_timeout = host.connect_timeout_s
-    known = known_hosts.known_types(_entries(host)[0])
+    known = known_hosts.known_types(host_keys.on_record(host).entries)
     options = transport.get_security_options()
-    options.key_types = tuple(sorted(options.key_types, key=lambda kind: _preference(kind, known)))
+    kinds = [kind for kind in options.key_types if not only or kind in only]
+    options.key_types = tuple(sorted(kinds, key=lambda kind: _preference(kind, known)))
     try:
         transport.start_client(timeout=2 * host.connect_timeout_s)
         transport.get_remote_server_key()
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise HostUnreachable(
-            f"{_where(host)}: the SSH handshake failed: {_text(error)}.",
+            f"{where(host)}: the SSH handshake failed: {_text(error)}.",
             next="See that an SSH server listens on that port, and that it offers current algorithms.",
         ) from None
 
@@ -144,68 +204,6 @@ def _preference(kind: str, known: list[str]) -> int:
     # An RSA key is on record as ssh-rsa, whichever hash signs with it.
     recorded = "ssh-rsa" if kind.startswith("rsa-sha2-") else kind
     return known.index(recorded) if recorded in known else len(known)
-
-
-def _known_hosts_files(host: Host) -> list[Path]:
-    if host.known_hosts is not None:
-        return [host.known_hosts]
-    home = Path("~/.ssh").expanduser()
-    system = Path("/etc/ssh")
-    return [home / "known_hosts", home / "known_hosts2", system / "ssh_known_hosts", system / "ssh_known_hosts2"]
-
-
-def _entries(host: Host) -> tuple[list[known_hosts.Entry], list[str]]:
-    """The lines that concern this host, and what could not be read."""
-    name = known_hosts.host_pattern_name(host.address, host.port)
-    entries, problems = [], []
-    for path in _known_hosts_files(host):
-        try:
-            text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        except FileNotFoundError:
-            if host.known_hosts is not None:
-                problems.append(f"{path}: there is no such file")
-            continue
-        except OSError as error:
-            problems.append(f"{path}: cannot be read: {error.strerror}")
-            continue
-        entries += known_hosts.entries_for(name, path, text)
-    return entries, problems
-
-
-def _check_host_key(host: Host, transport: paramiko.Transport) -> None:
-    key = transport.get_remote_server_key()
-    entries, problems = _entries(host)
-    answer = known_hosts.judge(key.asbytes(), entries)
-    if answer.verdict == "known":
-        return
-    seen = f"{key.get_name()} {known_hosts.fingerprint(key.asbytes())}"
-    name = known_hosts.host_pattern_name(host.address, host.port)
-    if answer.verdict == "unknown":
-        _refuse_unknown(
-            host, name, seen, [*problems, *(f"{e.where}: {e.marker or e.key_type}: {e.why}" for e in answer.entries)]
-        )
-    if answer.verdict == "revoked":
-        raise HostKeyChanged(
-            f"{_where(host)}: its host key is marked as revoked. Nothing was run there.",
-            next="Do not connect; ask who revoked the key.",
-            details=[f"seen: {seen}", *(f"{entry.where}: @revoked" for entry in answer.entries)],
-        )
-    lines = [f"{e.where}: {e.key_type} {known_hosts.fingerprint(e.key or b'')}" for e in answer.entries]
-    raise HostKeyChanged(
-        f"{_where(host)}: its host key is not the one on record. Nothing was run there.",
-        next="Ask the machine's owner for the right fingerprint; only if the new key is right, correct that line.",
-        details=[f"seen: {seen}", *lines],
-    )
-
-
-def _refuse_unknown(host: Host, name: str, seen: str, details: list[str]) -> NoReturn:
-    target = host.known_hosts or Path("~/.ssh/known_hosts").expanduser()
-    scan = f"ssh-keyscan -p {host.port} {host.address}"
-    raise HostKeyUnknown(
-        f"{_where(host)}: no host key is on record for {name}. Nothing was run there.",
-        next=f"Compare the fingerprint with the machine's owner, then add the key: {scan} >> {target}",
-        details=[f"seen: {seen}", *details],
-    )
 
 
 def cut_unless(answered: threading.Event, cut: Callable[[], None]) -> None:
@@ -256,7 +254,7 @@ class ParamikoTransport:
 
     def lost(self) -> LinkLost:
         return LinkLost(
-            f"The connection to {_where(self.host)} ended before the answer was complete.",
+            f"The connection to {where(self.host)} ended before the answer was complete.",
             next="What was begun there may have happened or not: connect again and look before repeating it.",
         )
 
@@ -288,7 +286,7 @@ class ParamikoTransport:
             if not self._transport.is_active():
                 raise self.lost() from None
             raise HostError(
-                f"{_where(self.host)}: the server would not run a command: {_text(error)}.",
+                f"{where(self.host)}: the server would not run a command: {_text(error)}.",
                 next="See the account's shell there, and ForceCommand in its sshd_config.",
             ) from None
         return SshProcess(self, channel, max_stderr_bytes)
@@ -309,7 +307,7 @@ class ParamikoTransport:
             if error.code == 2:
                 raise ConnectionRefusedError(f"{self.host.name}: {error.text}") from None
             raise HostError(
-                f"{_where(self.host)}: the server refused a channel: {error.text}.",
+                f"{where(self.host)}: the server refused a channel: {error.text}.",
                 next="See MaxSessions and AllowTcpForwarding in its sshd_config.",
             ) from None
         except (paramiko.SSHException, EOFError, OSError) as error:

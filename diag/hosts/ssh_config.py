@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diag.errors import InventoryError
@@ -23,6 +24,7 @@ class Resolved:
     identity_file: Path | None
     known_hosts: Path | None
     jump: Resolved | None
+    openssh_only: tuple[str, ...] = ()  # settings that only OpenSSH itself can follow
 
 
 def resolve(name: str) -> Resolved | None:
@@ -39,7 +41,11 @@ def resolve(name: str) -> Resolved | None:
     anybody["hostname"] = [value.replace(_NOBODY, name.lower()) for value in anybody.get("hostname", [])]
     if all(anybody.get(key) == values for key, values in told.items() if key != "host"):
         return None
-    return _resolved(name, told, 0)
+    found = _resolved(name, told, 0)
+    # Debian's ssh says yes to it for every host; where that is so, keys are tried first, by Paramiko.
+    if _given(told, "gssapiauthentication") == "yes" != _given(anybody, "gssapiauthentication"):
+        return replace(found, openssh_only=(*found.openssh_only, "gssapiauthentication"))
+    return found
 
 
 def _ask(name: str, *options: str) -> dict[str, list[str]] | None:
@@ -59,12 +65,6 @@ def _ask(name: str, *options: str) -> dict[str, list[str]] | None:
 
 
 def _resolved(name: str, told: dict[str, list[str]], depth: int) -> Resolved:
-    for key in ("proxycommand", "hostkeyalias"):
-        if _given(told, key) is not None:
-            raise InventoryError(
-                f"{name}: your SSH configuration sets {key}, which diag does not follow.",
-                next="Describe the host in diag's inventory (address, user, jump, known_hosts).",
-            )
     known = (_given(told, "userknownhostsfile") or "").split()
     return Resolved(
         name=name,
@@ -74,7 +74,15 @@ def _resolved(name: str, told: dict[str, list[str]], depth: int) -> Resolved:
         identity_file=_identity_file(told),
         known_hosts=Path(known[0]).expanduser() if known else None,
         jump=_jump(name, _given(told, "proxyjump"), depth),
+        openssh_only=tuple(_beyond_paramiko(told)),
     )
+
+
+def _beyond_paramiko(told: dict[str, list[str]]) -> Iterator[str]:
+    """Settings of this host that Paramiko has no notion of."""
+    for key in ("proxycommand", "hostkeyalias", "certificatefile", "knownhostscommand", "pkcs11provider"):
+        if _given(told, key) is not None:
+            yield key
 
 
 def _identity_file(told: dict[str, list[str]]) -> Path | None:

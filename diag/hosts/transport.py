@@ -1,21 +1,25 @@
 """The seam between the laptop and a host: run a command, hold a conversation, open a TCP stream.
 
-Two implementations: `ssh.ParamikoTransport` and `local.LocalTransport`. `connect` picks by the host's address.
+Three implementations: `ssh.ParamikoTransport`, `openssh.OpenSshTransport` and `local.LocalTransport`; and
+`container.ContainerTransport`, which takes one of them into a container. `connect` picks.
 """
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from diag.errors import HostError, HostProgramFailed
 
 if TYPE_CHECKING:
     from diag.hosts.inventory import Host
+    from diag.hosts.ssh import ParamikoTransport
 
 MAX_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
@@ -173,12 +177,65 @@ def _too_slow(command: str, timeout_s: float, process: RemoteProcess) -> HostPro
     )
 
 
-def connect(host: Host) -> Transport:
-    """Open a connection. Raises the HostError of what went wrong; see diag/errors.py."""
+Kind = Literal["local", "paramiko", "openssh"]
+
+
+def kind_of(host: Host) -> Kind:
+    """Which one `connect` takes. OpenSSH where it is asked for, and where Paramiko could not honour what is on record:
+    a certificate authority in known_hosts, a FIDO key."""
     if host.address == "local":
+        return "local"
+    if host.transport != "auto":
+        return host.transport
+    if shutil.which("ssh") is None:
+        return "paramiko"  # which refuses, with the line that it cannot evaluate
+    from diag.hosts import host_keys
+
+    if _is_fido(host.identity_file) or host_keys.on_record(host).has_authority:
+        return "openssh"
+    # A hop that only OpenSSH can make takes the whole way with it.
+    return "paramiko" if host.jump is None else _kind_of_hop(host.jump)
+
+
+def _kind_of_hop(jump: Host) -> Kind:
+    kind = kind_of(jump)
+    return "paramiko" if kind == "local" else kind
+
+
+def _is_fido(identity_file: Path | None) -> bool:
+    if identity_file is None:
+        return False
+    try:
+        public = identity_file.with_name(identity_file.name + ".pub").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return public.startswith("sk-")
+
+
+def connect(
+    host: Host, *, outer: ParamikoTransport | None = None, note: Callable[[str], None] = lambda stage: None
+) -> Transport:
+    """Open a connection. Raises the HostError of what went wrong; see diag/errors.py.
+
+    outer: an open connection to `host.jump`, to be shared; note: told each stage passed (diag/hosts/check.py).
+    """
+    kind = kind_of(host)
+    opened: Transport
+    if kind == "local":
         from diag.hosts.local import LocalTransport
 
-        return LocalTransport(host)
-    from diag.hosts.ssh import open_ssh
+        opened = LocalTransport(host)
+    elif kind == "openssh":
+        from diag.hosts.openssh import open_openssh
 
-    return open_ssh(host)
+        opened = open_openssh(host)
+        note("openssh")
+    else:
+        from diag.hosts.ssh import open_ssh
+
+        opened = open_ssh(host, outer=outer, note=note)
+    if host.container is None:
+        return opened
+    from diag.hosts.container import ContainerTransport
+
+    return ContainerTransport(opened, host)

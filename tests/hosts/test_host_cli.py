@@ -43,6 +43,7 @@ def test_list(two: Path) -> None:
 def test_list_as_json(two: Path) -> None:
     document = json.loads(CliRunner().invoke(host, ["list", "--json"]).stdout)
     assert (document["schema"], document["files"]) == (1, [str(two)])
+    assert document["groups"] == {}
     assert document["hosts"][0] == {
         "name": "gpu1",
         "address": "10.0.0.5",
@@ -52,11 +53,15 @@ def test_list_as_json(two: Path) -> None:
         "known_hosts": None,
         "python": None,
         "helper_python": None,
+        "transport": "auto",
+        "ssh_name": None,
+        "container": None,
         "sudo": False,
         "env": ["HF_TOKEN"],
         "labels": {"rack": "7"},
         "jump": "door",
         "connect_timeout_s": 10.0,
+        "expected": None,
         "from": str(two),
     }
 

@@ -71,8 +71,8 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture
-def client(transport: Transport, port: int) -> Iterator[httpx.Client]:
-    with http_client(transport, port) as client:
+def client(any_transport: Transport, port: int) -> Iterator[httpx.Client]:
+    with http_client(any_transport, port) as client:
         yield client
 
 
@@ -102,15 +102,15 @@ def test_a_kept_connection_that_the_server_closed_is_not_used_again(client: http
             time.sleep(0.01)
 
 
-def test_nobody_listens(transport: Transport) -> None:
+def test_nobody_listens(any_transport: Transport) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with http_client(transport, taken.getsockname()[1]) as client, pytest.raises(httpx.ConnectError):
+        with http_client(any_transport, taken.getsockname()[1]) as client, pytest.raises(httpx.ConnectError):
             client.get("/")
 
 
-def test_time_out_and_hang_up(transport: Transport, port: int) -> None:
-    with http_client(transport, port, timeout_s=0.2) as client:
+def test_time_out_and_hang_up(any_transport: Transport, port: int) -> None:
+    with http_client(any_transport, port, timeout_s=0.2) as client:
         with pytest.raises(httpx.ReadTimeout):
             client.get("/slow")
         with pytest.raises(httpx.RemoteProtocolError):
@@ -123,8 +123,8 @@ def test_it_goes_nowhere_else(client: httpx.Client) -> None:
 
 
 def test_settings_of_this_machine_do_not_matter(
-    transport: Transport, port: int, monkeypatch: pytest.MonkeyPatch
+    any_transport: Transport, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    with http_client(transport, port) as client:
+    with http_client(any_transport, port) as client:
         assert client.get("/x").text == "/x"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.errors import InventoryError, UnknownHost
+from diag.errors import InventoryError, UnknownHost, UsageError
 from diag.hosts.inventory import Host, load
+from diag.hosts.transport import kind_of
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +116,16 @@ def test_an_unknown_name_gets_the_nearest_and_the_files(tmp_path: Path) -> None:
         ('[hosts.a]\naddress = "x"\njump = 3\n', "hosts.a.jump must be the name of another host"),
         ('host = "x"\n', "unknown key 'host'"),
         ("hosts = 3\n", "hosts must be a table"),
+        ("groups = 3\n", "groups must be a table"),
+        ('[groups]\n"a b" = []\n', "'a b' is no name"),
+        ('[groups]\na = "x"\n', "groups.a must be a list"),
+        ('[hosts.a]\naddress = "x"\n[groups]\na = []\n', "there is a host of that name"),
+        ('[hosts.a]\naddress = "x"\ncontainer = "docker:a b"\n', "a.toml:4: hosts.a.container"),
+        ('[hosts.a]\naddress = "x"\ncontainer = "docker:--privileged"\n', "a.toml:4: hosts.a.container"),
+        ('[hosts.a]\naddress = "x"\ncontainer = "kubectl:pod"\n', "a.toml:4: hosts.a.container"),
+        ('[hosts.a]\naddress = "x"\ntransport = "rsh"\n', "a.toml:4: hosts.a.transport"),
+        ('[hosts.a]\naddress = "x"\nssh_name = "-oProxyCommand=x"\n', "a.toml:4: hosts.a.ssh_name"),
+        ('[hosts.a]\naddress = "x"\nexpected = { gpus = 8 }\n', "hosts.a.expected.gpus"),
         ("[hosts]\na = 3\n", "hosts.a must be a table"),
     ],
 )
@@ -153,6 +164,56 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_a_jump_that_leads_nowhere(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(InventoryError, match=expected):
+        load([write(tmp_path / "a.toml", text)])
+
+
+# Groups
+
+GROUPS = """
+[hosts.gpu1]
+address = "1"
+[hosts.gpu2]
+address = "2"
+[hosts.door]
+address = "3"
+[groups]
+ranks = ["gpu2", "gpu1"]
+everything = ["door", "ranks", "gpu1"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "limit", "names"),
+    [
+        ("ranks", None, ["gpu2", "gpu1"]),
+        ("everything", None, ["door", "gpu2", "gpu1"]),
+        ("all", None, ["gpu1", "gpu2", "door"]),
+        ("all", "gpu*", ["gpu1", "gpu2"]),
+        ("all", "door, gpu[2-9]", ["gpu2", "door"]),
+        ("gpu2", None, ["gpu2"]),
+    ],
+)
+def test_a_group_is_its_hosts_once_and_a_limit_leaves_some_out(
+    tmp_path: Path, target: str, limit: str | None, names: list[str]
+) -> None:
+    assert [host.name for host in load([write(tmp_path / "a.toml", GROUPS)]).select(target, limit)] == names
+
+
+def test_nothing_left_of_a_group_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--limit cpu"):
+        load([write(tmp_path / "a.toml", GROUPS)]).select("ranks", "cpu*")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[groups]\na = ["b"]', "'b' is neither a host nor a group"),
+        ('[groups]\na = ["a"]', "'a' contains itself"),
+        ('[groups]\na = ["b"]\nb = ["a"]', "contains itself"),
+    ],
+)
+def test_a_group_that_leads_nowhere(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(InventoryError, match=expected):
         load([write(tmp_path / "a.toml", text)])
 
@@ -220,8 +281,6 @@ def test_proxy_jump_is_followed_hop_by_hop(ssh_config: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("ProxyCommand nc %h %p", "proxycommand"),
-        ("HostKeyAlias other", "hostkeyalias"),
         ("ProxyJump gpu7", "in a circle"),
     ],
 )
@@ -229,6 +288,16 @@ def test_what_diag_cannot_follow_is_refused(ssh_config: Path, text: str, expecte
     ssh_config.write_text(f"Host gpu7\n HostName 10.0.0.7\n {text}\n")
     with pytest.raises(InventoryError, match=expected):
         load().get("gpu7")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ProxyCommand nc %h %p", "HostKeyAlias other", "GSSAPIAuthentication yes", "CertificateFile ~/.ssh/a-cert.pub"],
+)
+def test_what_paramiko_cannot_follow_is_left_to_openssh(ssh_config: Path, text: str) -> None:
+    ssh_config.write_text(f"Host gpu7\n HostName 10.0.0.7\n {text}\n")
+    host = load().get("gpu7")
+    assert (host.transport, host.ssh_name, kind_of(host)) == ("openssh", "gpu7", "openssh")
 
 
 def test_the_inventory_comes_before_ssh(ssh_config: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,14 @@ def test_arguments_cross_as_values_not_as_code(value: object) -> None:
     body = payload.payload("probes._wire", {"args": {"value": value}, "env": {}}).split(b"\n", 1)[1]
     header = zlib.decompress(body).decode().split("\0")[1]
     assert json.loads(header)["request"]["args"]["value"] == value
+
+
+def test_many_threads_may_pack_at_once() -> None:
+    # Each parses the sources anew; two at once upset CPython 3.11 now and then.
+    def pack(_: int) -> int:
+        payload.sources.cache_clear()
+        payload._program.cache_clear()
+        return len(payload.payload("probes.host", EMPTY))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(pack, range(16)))) == 1

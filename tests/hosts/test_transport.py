@@ -13,32 +13,32 @@ from diag.errors import HostProgramFailed
 from diag.hosts.transport import Capped, Transport
 
 
-def test_a_command_gives_both_streams_and_its_status(transport: Transport) -> None:
-    done = transport.exec("cat; echo err >&2; exit 3", stdin=b"in")
+def test_a_command_gives_both_streams_and_its_status(any_transport: Transport) -> None:
+    done = any_transport.exec("cat; echo err >&2; exit 3", stdin=b"in")
     assert (done.exit_status, done.stdout, done.stderr, done.truncated) == (3, b"in", b"err\n", False)
 
 
-def test_death_by_signal_is_an_unknown_status(transport: Transport) -> None:
-    assert transport.exec("echo before; kill -9 $$").exit_status is None
+def test_death_by_signal_is_an_unknown_status(any_transport: Transport) -> None:
+    assert any_transport.exec("echo before; kill -9 $$").exit_status is None
 
 
-def test_both_streams_are_drained_at_once(transport: Transport) -> None:
+def test_both_streams_are_drained_at_once(any_transport: Transport) -> None:
     size = 6_000_000
-    done = transport.exec(f"head -c {size} /dev/zero >&2; head -c {size} /dev/zero")
+    done = any_transport.exec(f"head -c {size} /dev/zero >&2; head -c {size} /dev/zero")
     assert (done.exit_status, len(done.stdout), len(done.stderr)) == (0, size, size)
 
 
-def test_a_program_that_answers_while_it_reads_does_not_deadlock(transport: Transport) -> None:
+def test_a_program_that_answers_while_it_reads_does_not_deadlock(any_transport: Transport) -> None:
     data = bytes(range(256)) * 40_000
-    assert transport.exec("cat", stdin=data, max_bytes=4 * len(data)).stdout == data
+    assert any_transport.exec("cat", stdin=data, max_bytes=4 * len(data)).stdout == data
 
 
-def test_a_program_that_does_not_read_its_input(transport: Transport) -> None:
-    assert transport.exec("echo done", stdin=b"x" * 5_000_000).stdout == b"done\n"
+def test_a_program_that_does_not_read_its_input(any_transport: Transport) -> None:
+    assert any_transport.exec("echo done", stdin=b"x" * 5_000_000).stdout == b"done\n"
 
 
-def test_long_output_keeps_head_and_tail(transport: Transport) -> None:
-    done = transport.exec("echo head; head -c 300000 /dev/zero; echo tail", max_bytes=2000)
+def test_long_output_keeps_head_and_tail(any_transport: Transport) -> None:
+    done = any_transport.exec("echo head; head -c 300000 /dev/zero; echo tail", max_bytes=2000)
     assert done.truncated
     assert done.stdout.startswith(b"head\n")
     assert done.stdout.endswith(b"tail\n")
@@ -46,27 +46,27 @@ def test_long_output_keeps_head_and_tail(transport: Transport) -> None:
     assert len(done.stdout) < 2100
 
 
-def test_a_command_that_does_not_end_is_a_failure(transport: Transport) -> None:
+def test_a_command_that_does_not_end_is_a_failure(any_transport: Transport) -> None:
     with pytest.raises(HostProgramFailed, match=r"did not end within 0.3 s") as caught:
-        transport.exec("echo why >&2; exec sleep 5", timeout_s=0.3)
+        any_transport.exec("echo why >&2; exec sleep 5", timeout_s=0.3)
     assert caught.value.next
 
 
-def test_bytes_that_are_not_text_stay_bytes(transport: Transport) -> None:
-    assert transport.exec(r"printf '\377\000\033]0;x'").stdout == b"\xff\0\x1b]0;x"
+def test_bytes_that_are_not_text_stay_bytes(any_transport: Transport) -> None:
+    assert any_transport.exec(r"printf '\377\000\033]0;x'").stdout == b"\xff\0\x1b]0;x"
 
 
-def test_tcp_refused(transport: Transport) -> None:
+def test_tcp_refused(any_transport: Transport) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: nobody else gets it either
         with pytest.raises(ConnectionRefusedError):
-            transport.open_tcp("127.0.0.1", taken.getsockname()[1], 5)
+            any_transport.open_tcp("127.0.0.1", taken.getsockname()[1], 5)
 
 
-def test_tcp_stream(transport: Transport) -> None:
+def test_tcp_stream(any_transport: Transport) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=_echo_once, args=(server,), daemon=True).start()
-        stream = transport.open_tcp("127.0.0.1", server.getsockname()[1], 5)
+        stream = any_transport.open_tcp("127.0.0.1", server.getsockname()[1], 5)
         stream.settimeout(0.05)
         with pytest.raises(TimeoutError):
             stream.recv(10)

@@ -1,0 +1,111 @@
+"""Many hosts at once: `diag host check GROUP`, and the threads under it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from diag.cli.host import host as command
+from diag.errors import HostUnreachable, UsageError
+from diag.hosts import fleet
+from diag.hosts.check import check
+from diag.hosts.inventory import Host
+from diag.hosts.transport import connect
+
+if TYPE_CHECKING:
+    from conftest import Sshd
+
+
+def hosts(count: int) -> list[Host]:
+    return [Host(name=f"h{at}", address="local") for at in range(count)]
+
+
+def test_results_come_in_order_and_one_failure_is_one_failure() -> None:
+    def work(host: Host, outer: object) -> str:
+        if host.name == "h3":
+            raise HostUnreachable("It is dead.", next="Look.")
+        return host.name.upper()
+
+    seen: list[str] = []
+    done = fleet.each(hosts(20), work, on_done=lambda result: seen.append(result.host.name))
+    assert [result.value for result in done] == [None if at == 3 else f"H{at}" for at in range(20)]
+    assert isinstance(done[3].error, HostUnreachable)
+    assert sorted(seen) == sorted(host.name for host in hosts(20))
+
+
+def test_never_more_than_allowed_at_once() -> None:
+    lock, most, now = threading.Lock(), 0, 0
+
+    def work(host: Host, outer: object) -> None:
+        nonlocal most, now
+        with lock:
+            now += 1
+            most = max(most, now)
+        threading.Event().wait(0.01)
+        with lock:
+            now -= 1
+
+    fleet.each(hosts(24), work, at_once=5)
+    assert 1 <= most <= 5
+
+
+def test_a_mistake_of_ours_is_not_swallowed() -> None:
+    with pytest.raises(ZeroDivisionError):
+        fleet.each(hosts(3), lambda host, outer: 1 / 0)
+
+
+@pytest.mark.sshd
+def test_a_shared_jump_is_one_connection(sshd: Sshd, start_sshd: Callable[..., Sshd]) -> None:
+    jump = start_sshd()
+    group = [sshd.host_with(name=f"h{at}", jump=jump.host) for at in range(8)]
+    done = fleet.each(group, lambda host, outer: check(host, outer))
+    assert [result.value.error for result in done if result.value] == [None] * 8
+    assert jump.log.read_text().count("Accepted publickey") == 1
+    assert jump.execs() == 0
+    # Each alone takes one of its own.
+    fleet.each(group[:1], lambda host, outer: check(host, outer))
+    assert jump.log.read_text().count("Accepted publickey") == 2
+
+
+@pytest.mark.sshd
+def test_a_jump_that_is_down_fails_those_behind_it_only(sshd: Sshd) -> None:
+    down = sshd.host_with(name="down", port=1)
+    group = [sshd.host_with(name=f"h{at}", jump=down) for at in range(3)] + [sshd.host]
+    done = fleet.each(group, lambda host, outer: connect(host, outer=outer).close())
+    assert [type(result.error) for result in done] == [HostUnreachable] * 3 + [type(None)]
+
+
+@pytest.mark.sshd
+def test_check_tells_each_stage(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIAG_CONFIG_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    common = f'address = "127.0.0.1"\nport = {sshd.port}\nidentity_file = "{sshd.user_key}"\n'
+    (tmp_path / "hosts.toml").write_text(
+        f'schema = 1\n[hosts.good]\n{common}known_hosts = "{sshd.known_hosts}"\n'
+        f'[hosts.mux]\n{common}known_hosts = "{sshd.known_hosts}"\ntransport = "openssh"\n'
+        f'[hosts.unknown]\n{common}known_hosts = "{tmp_path}/none"\n[hosts.here]\naddress = "local"\n'
+    )
+    ran = CliRunner().invoke(command, ["check", "all", "--json"], standalone_mode=False)
+    assert ran.return_value == 4
+    told = json.loads(ran.stdout)["hosts"]
+    names = {name: [stage["stage"] for stage in one["stages"]] for name, one in told.items()}
+    assert names["good"] == ["resolve", "connect", "handshake", "host key", "auth", "python", "exec"]
+    assert names["unknown"] == ["resolve", "connect", "handshake", "host key"]
+    assert names["mux"] == ["openssh", "python", "exec"]
+    assert names["here"] == ["python", "exec"]
+    assert [one["ok"] for one in told.values()] == [True, True, False, True]
+    assert told["unknown"]["error"]["kind"] == "host_key_unknown"
+    assert told["unknown"]["stages"][-1]["ok"] is False
+    assert all(stage["seconds"] >= 0 for one in told.values() for stage in one["stages"])
+    page = CliRunner().invoke(command, ["check", "all", "--limit", "good,unknown"], standalone_mode=False)
+    assert "good: ok (paramiko)" in page.stdout
+    assert "! host key" in page.stdout
+    assert "diag host trust unknown --fingerprint SHA256:" in page.stdout
+    none = CliRunner().invoke(command, ["check", "all", "--limit", "x*"], standalone_mode=False)
+    assert isinstance(none.exception, UsageError)
