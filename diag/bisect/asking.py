@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from diag.bisect.expr import Value
-from diag.bisect.plan import Plan
+from diag.bisect.plan import CONCURRENCY, Plan
 from diag.bisect.space import Config
 from diag.bisect.trial import Outcome, Trial
 from diag.serving.client import Answer, Client
 from diag.verdict import suite
 from diag.verdict.compare import TextVerdict
-
-CONCURRENCY = "concurrency"
 
 Reference = Mapping[str, Answer]
 

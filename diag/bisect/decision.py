@@ -23,8 +23,6 @@ from diag.bisect.trial import Outcome, Trial
 VerdictKind = Literal["culprit", "not_reproduced", "environmental", "narrowed", "unexplained", "clean", "fails"]
 """clean, fails: the answers of `BothEnds`, which only asks whether the failing configuration still fails."""
 
-MAX_CONFIGS = 1 << 14
-
 
 @dataclass(frozen=True)
 class Next:

@@ -6,7 +6,6 @@ Format and an example: docs/bisect.md, playbooks/ddtree-garble.yaml.
 from __future__ import annotations
 
 import difflib
-import math
 import shlex
 import string
 from collections.abc import Iterator, Mapping
@@ -17,9 +16,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
 from diag import bundle, yamlfile
-from diag.bisect.decision import MAX_CONFIGS
 from diag.bisect.expr import Expression, ExpressionError, Value, parse
-from diag.bisect.space import Derived, Factor, How, Space, same
+from diag.bisect.space import ASK_MINUTES, Apply, Constraint, Derived, Factor, How, Space, describe, same
 from diag.errors import UsageError
 from diag.serving import sglang
 from diag.verdict import prompts
@@ -29,7 +27,17 @@ _Integer = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
 _Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Level = StrictBool | _Integer | _Float | StrictStr
 _NAME = r"^[a-z][a-z0-9_]*$"
-_TARGETS: dict[str, How] = {"flag": "flag", "switch": "switch", "switch_off": "switch_off", "env": "env"}
+_TARGETS: dict[str, How] = {
+    "flag": "flag",
+    "switch": "switch",
+    "switch_off": "switch_off",
+    "env": "env",
+    "request": "request",
+}
+MAX_FACTORS = 24
+
+CONCURRENCY = "concurrency"
+"""Not a sampling parameter: how many requests are under way at once."""
 
 
 def _words(value: object) -> object:
@@ -42,12 +50,14 @@ class _Strict(BaseModel):
 
 
 class FactorSpec(_Strict):
-    """Exactly one of flag, switch, switch_off, env says how a level reaches the server (none, where a command is the
-    trial: it finds every level in its environment).
+    """Exactly one of flag, switch, switch_off, env, request says how a level reaches the server (none, where a command
+    is the trial: it finds every level in its environment).
 
     flag: `--flag LEVEL`. switch: `--switch` where the level is true. switch_off: `--switch_off` where it is false
-    (`--disable-cuda-graph` for a factor called cuda_graph). env: a variable of the server's environment.
-    reads: where /server_info reports it, if not under the flag's own name.
+    (`--disable-cuda-graph` for a factor called cuda_graph). env: a variable of the server's environment. request: a
+    sampling parameter of every request, or `concurrency`; another level of it takes no new server.
+    reads: where /server_info reports it, if not under the flag's own name. minutes: what another level costs.
+    sweep: whether numbers between and beyond its levels may be tried to find the rule behind an accused one.
     """
 
     title: str = ""
@@ -55,10 +65,13 @@ class FactorSpec(_Strict):
     switch: str | None = Field(default=None, pattern=r"^--?[A-Za-z]")
     switch_off: str | None = Field(default=None, pattern=r"^--?[A-Za-z]")
     env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    request: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     good: Level
     bad: Level
-    levels: tuple[Level, ...] = ()
+    levels: tuple[Level, ...] = Field(default=(), max_length=64)
     reads: str | None = None
+    minutes: float | None = Field(default=None, ge=0, le=1440)
+    sweep: bool = True
 
 
 class DerivedSpec(_Strict):
@@ -71,7 +84,8 @@ class DerivedSpec(_Strict):
 class PlanFile(_Strict):
     """One plan. `command` starts the server of a trial; with `trial`, a command of the user's is the trial instead, and
     factors need no target. `reads`: name -> dotted path in /server_info, for derived factors that only a running
-    server shows."""
+    server shows. `constraints`: expressions over factors that every configuration must satisfy to be tried.
+    `start_minutes`, `request_minutes`: what a server's start costs, and asking it."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     kind: Literal["bisect"] = "bisect"
@@ -86,8 +100,11 @@ class PlanFile(_Strict):
     prompts: str = "garble"
     max_new_tokens: int | None = Field(default=None, ge=1, le=4096)
     max_trials: int = Field(default=32, ge=2, le=1000)
+    start_minutes: float | None = Field(default=None, gt=0, le=1440)
+    request_minutes: float | None = Field(default=None, gt=0, le=1440)
     fault: str | None = None
-    factors: dict[Annotated[str, Field(pattern=_NAME)], FactorSpec] = Field(min_length=1, max_length=14)
+    factors: dict[Annotated[str, Field(pattern=_NAME)], FactorSpec] = Field(min_length=1, max_length=MAX_FACTORS)
+    constraints: tuple[str, ...] = Field(default=(), max_length=100)
     derived: dict[Annotated[str, Field(pattern=_NAME)], DerivedSpec] = Field(default_factory=dict)
     reads: dict[Annotated[str, Field(pattern=_NAME)], str] = Field(default_factory=dict)
 
@@ -125,7 +142,7 @@ class Plan:
         values: dict[str, Value] = {}
         for factor in self.space.factors:
             path = self.spec.factors[factor.name].reads
-            if path is None and factor.how != "env":
+            if path is None and factor.how not in ("env", "request"):
                 path = sglang.field_of_flag(factor.target)
             value = sglang.read_path(info, path) if path is not None else None
             if value is not None:
@@ -169,14 +186,19 @@ def _locate(name: str) -> Path:
 
 
 def _space(spec: PlanFile) -> Space:
-    factors = tuple(_factor(name, factor) for name, factor in spec.factors.items())
+    factors = tuple(_factor(name, factor, spec.start_minutes) for name, factor in spec.factors.items())
     derived = tuple(Derived(name, parse(d.when), d.title) for name, d in spec.derived.items())
-    return Space(factors, derived, spec.reads)
+    constraints = tuple(Constraint(text, parse(text)) for text in spec.constraints)
+    asking = ASK_MINUTES if spec.request_minutes is None else spec.request_minutes
+    return Space(factors, derived, spec.reads, constraints, asking)
 
 
-def _factor(name: str, spec: FactorSpec) -> Factor:
+def _factor(name: str, spec: FactorSpec, start_minutes: float | None) -> Factor:
     key, target = next(((key, t) for key in _TARGETS if (t := getattr(spec, key)) is not None), ("trial", name))
-    return Factor(name, target, _TARGETS.get(key, "trial"), spec.good, spec.bad, _levels(spec), spec.title)
+    how = _TARGETS.get(key, "trial")
+    apply: Apply = "request" if how == "request" else "restart"
+    minutes = start_minutes if spec.minutes is None and apply == "restart" else spec.minutes
+    return Factor(name, target, how, spec.good, spec.bad, _levels(spec), spec.title, apply, minutes, spec.sweep)
 
 
 def _levels(spec: FactorSpec) -> tuple[Value, ...]:
@@ -200,20 +222,30 @@ def _problems(document: yamlfile.Document, spec: PlanFile, *, served: bool) -> I
             and not all(isinstance(level, bool) for level in (factor.good, factor.bad, *factor.levels))
         ):
             yield f"{document.at(where)}: the levels of a switch are true and false"
+        elif (wrong := _wrong_request(factor)) is not None:
+            yield f"{document.at(where)}: {wrong}"
     if all(same(f.good, f.bad) for f in spec.factors.values()):
         yield f"{document.at(('factors',))}: no factor differs between good and bad: there is nothing to find"
-    if (count := _configurations(spec)) > MAX_CONFIGS:
-        yield f"{document.at(('factors',))}: {count} configurations are more than a search takes ({MAX_CONFIGS})"
     yield from _name_problems(document, spec)
+    yield from _constraint_problems(document, spec)
     if served and not spec.command:
         yield f"{document.at(('command',))}: 'command' is missing: what starts the server (or give --trial-cmd)"
     elif served and "port" not in {n for word in spec.command for n in _placeholders(word)}:
         yield f"{document.at(('command',))}: the command must take the port that is chosen for it: --port {{port}}"
 
 
-def _configurations(spec: PlanFile) -> int:
-    """How many combinations of levels there are."""
-    return math.prod(len(_levels(factor)) for factor in spec.factors.values())
+def _wrong_request(factor: FactorSpec) -> str | None:
+    levels = (factor.good, factor.bad, *factor.levels)
+    if factor.request in (CONCURRENCY, "max_new_tokens"):
+        if not all(type(level) is int and 1 <= level <= 4096 for level in levels):
+            return f"the levels of {factor.request} are whole numbers from 1 to 4096"
+    elif factor.request == "temperature" and any(not _is_number(level) or float(level) < 0 for level in levels):
+        return "the levels of temperature are numbers from 0 on"
+    return None
+
+
+def _is_number(level: Value) -> bool:
+    return isinstance(level, int | float) and not isinstance(level, bool)
 
 
 def _name_problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]:
@@ -223,16 +255,36 @@ def _name_problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]
             if name in spec.factors or (kind == "derived" and name in spec.reads):
                 yield f"{document.at((kind, name))}: the name '{name}' is taken already"
     for name, derived in spec.derived.items():
-        where = document.at(("derived", name, "when"))
-        try:
-            expression: Expression = parse(derived.when)
-        except ExpressionError as error:
-            yield f"{where}: {error}"
+        yield from _expression_problems(document.at(("derived", name, "when")), derived.when, known)
+
+
+def _constraint_problems(document: yamlfile.Document, spec: PlanFile) -> Iterator[str]:
+    """Of factors alone, since a configuration is ruled out before a server could report anything; and both ends must
+    satisfy each."""
+    good, bad = ({name: getattr(f, end) for name, f in spec.factors.items()} for end in ("good", "bad"))
+    for at, text in enumerate(spec.constraints):
+        where = document.at(("constraints", at))
+        wrong = list(_expression_problems(where, text, list(spec.factors)))
+        yield from wrong
+        if wrong:
             continue
-        for unknown in sorted(expression.names - set(known)):
-            near = difflib.get_close_matches(unknown, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known ones: {', '.join(known)}"
-            yield f"{where}: unknown factor '{unknown}'; {hint}"
+        constraint = Constraint(text, parse(text))
+        for end, config in (("good", good), ("failing", bad)):
+            if not constraint.allows(config):
+                told = describe(config, sorted(constraint.when.names))
+                yield f"{where}: the {end} configuration does not satisfy it ({told}): {text}"
+
+
+def _expression_problems(where: str, text: str, known: list[str]) -> Iterator[str]:
+    try:
+        expression: Expression = parse(text)
+    except ExpressionError as error:
+        yield f"{where}: {error}"
+        return
+    for unknown in sorted(expression.names - set(known)):
+        near = difflib.get_close_matches(unknown, known, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known ones: {', '.join(known)}"
+        yield f"{where}: unknown factor '{unknown}'; {hint}"
 
 
 def _placeholders(word: str) -> list[str]:

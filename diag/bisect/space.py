@@ -110,6 +110,7 @@ class Space:
     derived: tuple[Derived, ...] = ()
     reads: Mapping[str, str] = field(default_factory=dict)
     constraints: tuple[Constraint, ...] = ()
+    ask_minutes: float = ASK_MINUTES
 
     def __post_init__(self) -> None:
         for end, config in (("good", self.good), ("failing", self.bad)):
@@ -150,8 +151,9 @@ class Space:
         """What a trial of `config` costs while `running` is up (None: nothing is)."""
         changed = [f for f in self.factors if running is None or not same(config[f.name], running[f.name])]
         costs = [f.change_minutes for f in changed]
-        again = max(costs, default=CHANGE_MINUTES["restart"])
-        return ASK_MINUTES + (again if self.restarts(config, running) else sum(costs))
+        starts = [f.change_minutes for f in self.factors if f.apply == "restart"]
+        again = max(costs) if costs else min(starts, default=CHANGE_MINUTES["restart"])
+        return self.ask_minutes + (again if self.restarts(config, running) else sum(costs))
 
     def effective(self, config: Config, reported: Mapping[str, Value]) -> dict[str, Value]:
         """Asked, overwritten by reported, plus derived."""

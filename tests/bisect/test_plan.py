@@ -221,11 +221,99 @@ def test_an_anchor_used_twice_counts_from_its_place_on(load: Callable[[str | byt
     assert load(text + "max_trials: *x\n").spec.max_trials == 16
 
 
-def test_more_configurations_than_a_search_takes_is_a_problem_of_the_plan(
+def test_twenty_four_factors_are_searched_and_more_are_a_problem(
     load: Callable[[str | bytes], Plan],
 ) -> None:
-    many = "".join(f"  f{i}:\n    flag: --f{i}\n    good: 0\n    bad: 1\n    levels: [2, 3]\n" for i in range(10))
-    assert "configurations" in problems(load, SMALL.replace("derived:", f"{many}derived:"))[0]
+    def many(count: int) -> str:
+        rows = "".join(f"  f{i}: {{flag: --f{i}, good: 0, bad: 1, levels: [2, 3]}}\n" for i in range(count))
+        return SMALL.replace("derived:", f"{rows}derived:")
+
+    loaded = load(many(22))
+    assert len(loaded.space.factors) == 24
+    assert isinstance(BayesianSearch(loaded.space, deterministic=True).next([]), Next)
+    assert "at most 24" in problems(load, many(23))[0]
+
+
+CONSTRAINED = SMALL.replace("derived:", "constraints:\n  - budget < 17\n  - budget != 16 or graph\nderived:")
+
+
+def test_constraints_rule_configurations_out(load: Callable[[str | bytes], Plan]) -> None:
+    configs = list(load(CONSTRAINED).space.configs())
+    assert {(c["budget"], c["graph"]) for c in configs} == {(7, False), (7, True), (16, True)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "- budget < 17",
+            "- budget < 16",
+            "16:5: the failing configuration does not satisfy it (budget=16): budget < 16",
+        ),
+        ("- budget < 17", "- graph", "16:5: the good configuration does not satisfy it (graph=off): graph"),
+        ("- budget < 17", "- budgt < 17", "16:5: unknown factor 'budgt'; did you mean 'budget'?"),
+        ("- budget < 17", "- budget <", "16:5: not an expression"),
+        ("- budget < 17", "- 17", "16:5: constraints"),
+        ("- budget < 17", "- open(budget)", "16:5: Call is not allowed"),
+    ],
+)
+def test_what_is_wrong_with_a_constraint(
+    load: Callable[[str | bytes], Plan], old: str, new: str, expected: str
+) -> None:
+    assert CONSTRAINED.count(old) == 1
+    assert any(p.startswith(expected) for p in problems(load, CONSTRAINED.replace(old, new)))
+
+
+def test_a_constraint_over_what_only_a_server_tells_is_no_constraint(load: Callable[[str | bytes], Plan]) -> None:
+    text = CONSTRAINED.replace("- budget < 17", "- rows == 0") + "reads:\n  rows: a.b\n"
+    assert problems(load, text) == ["16:5: unknown factor 'rows'; known ones: budget, graph"]
+
+
+REQUEST = SMALL.replace("derived:", "  tokens: {request: max_new_tokens, good: 32, bad: 256}\nderived:")
+
+
+def test_a_factor_of_the_request_takes_no_restart_and_no_word_of_the_command(
+    load: Callable[[str | bytes], Plan],
+) -> None:
+    loaded = load(REQUEST)
+    space = loaded.space
+    assert space.factor("tokens").apply == "request"
+    assert not space.restarts({**space.good, "tokens": 256}, space.good)
+    assert space.restarts({**space.good, "budget": 16}, space.good)
+    assert loaded.argv(space.bad, {}) == load(SMALL).argv(load(SMALL).space.bad, {})
+    assert loaded.reported({"max_new_tokens": 5}) == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("bad: 256", "bad: 0", "the levels of max_new_tokens are whole numbers"),
+        ("bad: 256", "bad: true", "the levels of max_new_tokens are whole numbers"),
+        ("bad: 256", "bad: 1.5", "the levels of max_new_tokens are whole numbers"),
+        ("max_new_tokens, good: 32", "concurrency, good: 0", "the levels of concurrency are whole numbers"),
+        ("max_new_tokens", "temperature, levels: [-1]", "the levels of temperature are numbers"),
+        ("max_new_tokens", "temperature, levels: [hot]", "the levels of temperature are numbers"),
+        ("request: max_new_tokens", "request: max_new_tokens, env: X", "exactly one of"),
+        ("request: max_new_tokens", "request: a-b", "request"),
+    ],
+)
+def test_what_is_wrong_with_a_factor_of_the_request(
+    load: Callable[[str | bytes], Plan], old: str, new: str, expected: str
+) -> None:
+    assert REQUEST.count(old) == 1
+    assert expected in problems(load, REQUEST.replace(old, new))[0]
+
+
+def test_costs_of_a_plan_are_those_of_its_space(load: Callable[[str | bytes], Plan]) -> None:
+    text = REQUEST.replace("prompts:", "start_minutes: 12\nrequest_minutes: 2\nprompts:")
+    text = text.replace("bad: 16", "bad: 16\n    minutes: 40")
+    space = load(text).space
+    good = space.good
+    assert space.minutes({**good, "tokens": 256}, good) == 2
+    assert space.minutes({**good, "graph": True}, good) == 14
+    assert space.minutes({**good, "budget": 16}, good) == 42
+    assert space.minutes(good, good) == 14
+    assert load(SMALL).space.minutes(good, None) == 5.5
 
 
 def test_a_factor_that_goes_from_on_to_one_can_be_searched(load: Callable[[str | bytes], Plan]) -> None:
