@@ -232,6 +232,7 @@ class Tree:
             git = Git(self.folder)
             git(["checkout", "--quiet", "--force", "--detach", commit])
             git(["clean", "--quiet", "--force", "-d"])
+            _forget_compiled(self.folder)
         else:
             Git(self.repo)(["worktree", "add", "--quiet", "--force", "--detach", self.folder, commit])
             git = Git(self.folder)
@@ -258,6 +259,14 @@ class Tree:
         places = [str(given)] if given else ["python", "src", "."]
         folders = [os.path.normpath(os.path.join(self.folder, place)) for place in places]
         return next((path for path in folders if os.path.isdir(os.path.join(path, _module(message)))), None)
+
+
+def _forget_compiled(folder: str) -> None:
+    """Python takes a file of the same size and the same second for the one it compiled; two commits may have such."""
+    for path, below, _ in os.walk(folder):
+        if "__pycache__" in below:
+            below.remove("__pycache__")
+            shutil.rmtree(os.path.join(path, "__pycache__"), ignore_errors=True)
 
 
 def _module(message: Mapping[str, Any]) -> str:

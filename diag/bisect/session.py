@@ -18,6 +18,7 @@ from diag.bisect.journal import Journal
 from diag.bisect.link import Link
 from diag.bisect.plan import Plan
 from diag.bisect.run import Listener, Result, run
+from diag.bisect.space import Space
 from diag.bisect.trial import Trial
 from diag.errors import HostError, UsageError
 from diag.hosts import inventory
@@ -44,6 +45,10 @@ class Session:
     @property
     def where(self) -> str:
         return ", ".join(self.slots) or "this machine"
+
+    @property
+    def space(self) -> Space:
+        return self.plan.space
 
     @property
     def done(self) -> tuple[Trial, ...]:

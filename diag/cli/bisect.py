@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diag.cli.common import JSON, console, print_json
+from diag.cli.over import Over, over_options
 from diag.errors import DiagError, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from diag.bisect.decision import Next
     from diag.bisect.link import Link
+    from diag.bisect.over.session import Ready
     from diag.bisect.plan import Plan
     from diag.bisect.run import Result
     from diag.bisect.session import Session
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--trial-cmd", metavar="CMD", help="Run CMD for each trial, on this machine, instead of a server.")
 @click.option("--resume", "run_id", metavar="RUN", help="Go on with a run that was cut off (see: diag runs list).")
 @click.option("--dry-run", is_flag=True, help="Check the plan and show the command lines of both ends; start nothing.")
+@over_options
 @JSON
 def bisect(
     names: tuple[str, ...],
@@ -49,6 +52,7 @@ def bisect(
     run_id: str | None,
     dry_run: bool,
     as_json: bool,
+    over: Over,
 ) -> int:
     """Find which factor of a plan, or which combination, breaks the output of a server on HOST.
 
@@ -62,6 +66,9 @@ def bisect(
     Without --flaky one trial is a proof: for a fault that shows every time. With it, rates of failure and of false
     alarms are learned, and it takes more trials (max_trials of the plan, else 200 at most).
 
+    With --over versions or --over commits the plan's failing configuration is tried on released versions of a package,
+    or on commits of a repository, between --good and --bad: which is the first bad one?
+
     Exit code 1: the culprit is named; 3: it could not be named, and why is said. With --check, 0: the failing
     configuration is clean; 1: it fails.
     """
@@ -69,6 +76,9 @@ def bisect(
     from diag.report import bisect as report
 
     given = _given(sets)
+    asked_over = over.asked(names, plan_name, trial_cmd, given, run_id=run_id, check=check, flaky=flaky)
+    if asked_over is not None:
+        return over.dry_run(asked_over, as_json) if dry_run else over.run(asked_over, as_json)
     asked = (
         session.resumed(run_id, names, given)
         if run_id is not None
@@ -193,8 +203,8 @@ def _safe(line: str) -> str:
 class _Show:
     """Tells on standard error what the run is doing: lines for a log, and a moving last line on a terminal."""
 
-    def __init__(self, out: Console, asked: Session) -> None:
-        self._out, self._plan = out, asked.plan
+    def __init__(self, out: Console, asked: Session | Ready) -> None:
+        self._out, self._space = out, asked.space
         self._several = len(asked.slots) > 1
         self._status: Status | None = None
         self._began = time.monotonic()
@@ -235,7 +245,7 @@ class _Show:
 
         self._spent.append(trial.total_s)
         where = f"{trial.host}: " if self._several else ""
-        line = f"    {where}{trial_line(trial, self._plan.space.bad)}"
+        line = f"    {where}{trial_line(trial, self._space.bad)}"
         self._out.print(line, style=OUTCOME_STYLE[trial.outcome])
 
     def host_leaves(self, host: str, why: str) -> None:

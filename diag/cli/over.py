@@ -1,0 +1,201 @@
+"""`diag bisect --over versions | commits`: its options, and the run from asking to telling."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from diag.cli.common import console, print_json
+from diag.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from diag.bisect.link import Link
+    from diag.bisect.over.session import Asked, Question, Ready
+    from diag.bisect.run import Result
+
+OPTIONS = (
+    click.option("--over", "what", type=click.Choice(["versions", "commits"]), help="Search these, not settings."),
+    click.option("--good", metavar="END", help="--over: the older end, which works: a version, or a commit."),
+    click.option("--bad", metavar="END", help="--over: the newer end, which fails."),
+    click.option("--package", metavar="NAME", help="--over: whose versions. [the plan's engine]"),
+    click.option("--repo", metavar="PATH", help="--over commits: a checkout, on HOST or here. [.]"),
+    click.option("--build-paths", multiple=True, metavar="PATH", help="--over commits: what a build is made of."),
+    click.option("--source", metavar="PATH", help="--over commits: where in the tree packages lie. [python, src or .]"),
+    click.option("--ignore-changes", is_flag=True, help="--over commits: go on although the checkout has changes."),
+)
+_NAMES = ("what", "good", "bad", "package", "repo", "build_paths", "source", "ignore_changes")
+
+
+def over_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Adds the options; the command gets them as one `over`."""
+
+    @functools.wraps(command)
+    def collected(**words: Any) -> int:
+        return command(over=Over(**{name: words.pop(name) for name in _NAMES}), **words)
+
+    for option in reversed(OPTIONS):
+        collected = option(collected)
+    return collected
+
+
+@dataclass(frozen=True)
+class Over:
+    """The options as they were typed."""
+
+    what: str | None
+    good: str | None
+    bad: str | None
+    package: str | None
+    repo: str | None
+    build_paths: tuple[str, ...]
+    source: str | None
+    ignore_changes: bool
+
+    def asked(
+        self,
+        names: tuple[str, ...],
+        plan_name: str,
+        trial_cmd: str | None,
+        given: Mapping[str, str],
+        *,
+        run_id: str | None,
+        check: bool,
+        flaky: bool,
+    ) -> Asked | None:
+        """None where settings are searched, as without --over. Raises UsageError, PlanError; connects to nothing."""
+        from diag.bisect import resume
+        from diag.bisect.over import session
+
+        if run_id is not None:
+            if any(getattr(self, name) for name in _NAMES):
+                raise UsageError(
+                    "A run that is gone on with knows what it is about.", next=f"diag bisect --resume {run_id}"
+                )
+            earlier = resume.load(run_id)
+            return session.resumed(earlier, names, given) if session.is_over(earlier) else None
+        if self.what is None:
+            self._refuse_alone()
+            return None
+        if check:
+            raise UsageError("--check and --over do not go together.", next="Leave one of them out.")
+        typed = click.get_current_context().get_parameter_source("plan_name")
+        named = typed is click.core.ParameterSource.COMMANDLINE or trial_cmd is None
+        return session.new(names, self._question(), plan_name if named else None, trial_cmd, given, flaky=flaky)
+
+    def _refuse_alone(self) -> None:
+        for name in _NAMES[1:]:
+            if getattr(self, name):
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(
+                    f"{option} says something about --over, which is not there.",
+                    next="Add --over versions or --over commits.",
+                )
+
+    def _question(self) -> Question:
+        from diag.bisect.over.session import Question
+
+        if self.good is None or self.bad is None:
+            raise UsageError(
+                f"--over {self.what} needs both ends.", next="--good: an older one that works; --bad: one that fails."
+            )
+        for name in ("repo", "build_paths", "source", "ignore_changes") if self.what == "versions" else ():
+            if getattr(self, name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} goes with --over commits.", next="Leave it out, or search commits."
+                )
+        return Question(
+            "versions" if self.what == "versions" else "commits",
+            self.good,
+            self.bad,
+            self.package or "",
+            self.repo or ".",
+            tuple(path.strip("/") for path in self.build_paths),
+            self.source,
+            self.ignore_changes,
+        )
+
+    def run(self, asked: Asked, as_json: bool) -> int:
+        from diag.bisect.over import page
+        from diag.report import bisect as report
+        from diag.report.text import visible
+
+        result, ready = _run(asked)
+        if as_json:
+            print_json(page.document(result, ready))
+        else:
+            out = console()
+            for style, line in page.page(result, ready):
+                out.print(visible(line), style=style)
+        return report.EXIT[result.verdict.kind]
+
+    def dry_run(self, asked: Asked, as_json: bool) -> int:
+        """Asks for the range, which takes the host, the index or the repository; tries nothing."""
+        with _connected(asked) as (links, left_out):
+            ready = asked.prepare(links, left_out)
+        axis, search = ready.axis, ready.search()
+        expected, command = search.expected_trials(()), _command(ready)
+        if as_json:
+            ids = [place.id for place in axis.places]
+            print_json(
+                {
+                    "schema": 1,
+                    "host": ", ".join(asked.slots) or None,
+                    "plan": asked.name,
+                    "expected_trials": expected,
+                    "commands": {"good": command, "failing": command},
+                    "over": {"what": asked.question.what, "places": ids, "notes": list(ready.notes)},
+                }
+            )
+            return 0
+        ends = f"{axis.called(0)} (good) to {axis.called(axis.bad)} (bad)"
+        click.echo(f"{asked.name}: {len(axis.places)} {asked.question.what}, {ends}; about {expected} trials.\n")
+        for place in (*axis.places[:5], *axis.places[max(5, len(axis.places) - 5) :]):
+            click.echo(f"    {axis.called(axis.index[place.id])}  {place.title}".rstrip())
+        for note in ready.notes:
+            click.echo(f"note: {note}")
+        click.echo("\neach trial: " + shlex.join(command).replace("'{port}'", "{port}"))
+        return 0
+
+
+@contextlib.contextmanager
+def _connected(asked: Asked) -> Iterator[tuple[dict[str, Link], dict[str, str]]]:
+    """(connections to its hosts, those that could not be reached and why)"""
+    from diag.bisect.session import reach
+
+    links = asked.links()
+    with contextlib.ExitStack() as closing:
+        for link in links.values():
+            closing.callback(link.drop)
+        yield links, reach(links)
+
+
+def _run(asked: Asked) -> tuple[Result, Ready]:
+    from diag.cli.bisect import _Show
+
+    err = console(stderr=True)
+    with _connected(asked) as (links, left_out):
+        ready = asked.prepare(links, left_out)
+        with asked.journal() as journal:
+            try:
+                for note in ready.notes:
+                    err.print(f"note: {note}")
+                with _Show(err, ready) as show:
+                    return ready.run(links, journal, show, left_out, note=err.print), ready
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"Interrupted. Nothing that was started on {asked.where} is running, nothing laid out is left.",
+                    next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
+                ) from None
+
+
+def _command(ready: Ready) -> list[str]:
+    asked = ready.asked
+    if asked.command is not None or asked.plan is None:
+        return ["sh", "-c", asked.command or ""]
+    return asked.plan.argv(asked.plan.space.bad, asked.fills[asked.slots[0]])
