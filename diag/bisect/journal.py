@@ -2,11 +2,13 @@
 
     <state>/runs/<run id>/journal.jsonl    {"schema": 1, "kind": "start" | "trial" | "verdict" | "interrupted", ...}
 
-Append-only, fsynced line by line, readable by its owner alone (prompts and outputs may be private).
+Append-only, fsynced line by line, readable by its owner alone (prompts and outputs may be private). One writer at a
+time: the file is locked while it is open, and a lock ends with its process.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -16,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from diag import paths
+from diag.errors import PreconditionFailed
 
 SCHEMA = 1
 
@@ -24,15 +27,18 @@ class Journal:
     """`run_id` also marks every process that the run starts on the host."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
+        """Raises PreconditionFailed where it cannot be written, FileExistsError where it is there already."""
         self.folder, self.run_id = folder, run_id
-        folder.mkdir(parents=True, mode=0o700)
         self.path = folder / "journal.jsonl"
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
-        in_folder = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(in_folder)  # the file's name must be as durable as its lines
-        finally:
-            os.close(in_folder)
+            folder.mkdir(parents=True, mode=0o700)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+            _sync_folder(folder)  # the file's name must be as durable as its lines
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise _not_written(self.path, error) from None
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     @classmethod
     def create(cls, root: Path | None = None) -> Journal:
@@ -42,22 +48,38 @@ class Journal:
 
     @classmethod
     def reopen(cls, folder: Path, run_id: str) -> Journal:
-        """Go on writing below what an earlier session wrote. A line that was torn in the middle is cut off first."""
+        """Go on writing below what an earlier session wrote. A line that was torn in the middle is cut off first.
+
+        Raises PreconditionFailed while another diag is at it."""
         journal = cls.__new__(cls)
         journal.folder, journal.run_id, journal.path = folder, run_id, folder / "journal.jsonl"
-        journal._fd = os.open(journal.path, os.O_RDWR | os.O_APPEND)
+        try:
+            journal._fd = os.open(journal.path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise _not_written(journal.path, error) from None
+        try:
+            fcntl.flock(journal._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(journal._fd)
+            raise PreconditionFailed(
+                f"Another diag is working on run {run_id}.",
+                next="Wait for it, or end it (Ctrl-C there), and try again.",
+            ) from None
         content = journal.path.read_bytes()
         os.ftruncate(journal._fd, content.rfind(b"\n") + 1)
         return journal
 
     def write(self, kind: str, **content: Any) -> None:
-        """Durable when this returns."""
+        """Durable when this returns. Raises PreconditionFailed where the disk is full, or gone."""
         entry = {"schema": SCHEMA, "kind": kind, "at_unix": time.time(), **content}
         data = json.dumps(entry, ensure_ascii=True).encode() + b"\n"
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
-        os.fsync(self._fd)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+            os.fsync(self._fd)
+        except OSError as error:
+            raise _not_written(self.path, error) from None
 
     def close(self) -> None:
         os.close(self._fd)
@@ -69,6 +91,21 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _not_written(path: Path, error: OSError) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"The journal {path} cannot be written: {error.strerror}.",
+        next="Without it a run could not be gone on with: make room there, or set DIAG_STATE_DIR to another folder.",
+    )
 
 
 def read(path: Path) -> list[dict[str, Any]]:

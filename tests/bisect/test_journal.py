@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from diag.bisect import journal
 from diag.bisect.journal import Journal
+from diag.errors import PreconditionFailed
 
 
 @pytest.fixture
@@ -108,3 +110,31 @@ def test_what_is_not_json_is_refused_before_anything_is_written(open_journal: Jo
     with pytest.raises(TypeError):
         open_journal.write("trial", thing=object())
     assert open_journal.path.read_bytes() == b""
+
+
+def test_two_cannot_go_on_with_one_run(open_journal: Journal) -> None:
+    open_journal.write("start")
+    with pytest.raises(PreconditionFailed, match="Another diag is working on run"):
+        Journal.reopen(open_journal.folder, open_journal.run_id)
+    open_journal.close()
+    again = Journal.reopen(open_journal.folder, open_journal.run_id)
+    again.write("resumed")
+    assert [entry["kind"] for entry in journal.read(open_journal.path)] == ["start", "resumed"]
+    open_journal._fd = os.dup(again._fd)  # for the fixture to close
+    again.close()
+
+
+def test_a_full_disk_is_one_clear_error(open_journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(PreconditionFailed, match="No space left on device") as caught:
+        open_journal.write("trial", number=1)
+    assert "DIAG_STATE_DIR" in caught.value.next
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(PreconditionFailed, match="cannot be written"):
+        Journal.create(tmp_path / "runs")
