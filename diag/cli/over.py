@@ -29,6 +29,7 @@ OPTIONS = (
     click.option("--source", metavar="PATH", help="--over commits: where in the tree packages lie. [python, src or .]"),
     click.option("--ignore-changes", is_flag=True, help="--over commits: go on although the checkout has changes."),
 )
+SHOWN = 6
 _NAMES = ("what", "good", "bad", "package", "repo", "build_paths", "source", "ignore_changes")
 
 
@@ -155,8 +156,11 @@ class Over:
             return 0
         ends = f"{axis.called(0)} (good) to {axis.called(axis.bad)} (bad)"
         click.echo(f"{asked.name}: {len(axis.places)} {asked.question.what}, {ends}; about {expected} trials.\n")
-        for place in (*axis.places[:5], *axis.places[max(5, len(axis.places) - 5) :]):
-            click.echo(f"    {axis.called(axis.index[place.id])}  {place.title}".rstrip())
+        for at, place in enumerate(axis.places):
+            if at < SHOWN or at >= len(axis.places) - SHOWN:
+                click.echo(f"    {axis.called(at)}  {place.title}".rstrip())
+            elif at == SHOWN:
+                click.echo(f"    ... {len(axis.places) - 2 * SHOWN} more")
         for note in ready.notes:
             click.echo(f"note: {note}")
         click.echo("\neach trial: " + shlex.join(command).replace("'{port}'", "{port}"))
