@@ -23,7 +23,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Owned:
-    """The processes of one run. Remembers identities (pid with start time): a reused pid is not touched."""
+    """The processes of one run. Remembers identities (pid with start time): a reused pid is not touched.
+
+    run_id "": a server that somebody else started. It has no mark, and its output may go where that of others goes,
+    so only what descends from it, or is in the process group that it leads, is taken.
+    """
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -49,7 +53,7 @@ class Owned:
         """What is alive of this run, now; reaps the dead handed to us. `marks`: also read environments."""
         table = _proc.processes(False)
         mine = {process.pid for process in table if process.key in self.known}
-        if marks:
+        if marks and self.run_id:
             strangers = [process for process in table if process.pid not in mine and process.key not in self.foreign]
             mine |= _proc.marked(self.run_id, [process.pid for process in strangers])
             if not self.adopts:  # a re-parented worker that overwrote its environment still writes to our pipe

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set
 
-from . import _proc
+from . import _hostlock, _proc
 from ._owned import Owned, stop
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
     """Supervise one server. Times in seconds.
 
     args:     argv, env (null unsets), cwd, port (int or "auto"; "{port}" in argv is replaced), run_id,
-              ready {path, deadline_s}, lease_s, stop_grace_s, log_lines; or
+              ready {path, deadline_s}, lease_s, stop_grace_s, log_lines, doing (for the lock of the host, which is
+              then held while the server lives; absent or "": no lock); or
               {"reap": true, run_id, stop_grace_s}: stop what a supervisor that was killed left running
     events:   started {pid, port, started_at_unix} · waiting {elapsed_s, last_log} · ready {after_s} ·
               log {lines} · died {as below}
@@ -44,6 +45,7 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
               left: [{pid, state, argv}], port, port_free, seconds, gpu_memory_mib: {before, after} or null};
               with died: {exit_code, signal, after_s, log} if the server ended by itself after it was ready.
               Errors port_in_use, server_died, server_not_healthy: {error, stop: {the same}}; all is gone then.
+              Error precondition: somebody else has the lock.
     """
     run_id = str(args["run_id"])
     if not re.fullmatch(r"[\w.:-]+", run_id):
@@ -58,8 +60,29 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
     port = free_port() if args["port"] == "auto" else int(args["port"])
     if not _proc.port_is_free(port):
         return _port_in_use(port)
-    with Signals() as signals:
-        return Supervisor(args, port, talk, signals).run(grace_s)
+    lock = _hostlock.HostLock()
+    try:
+        busy = _taken(lock, str(args.get("doing") or ""))
+        if busy is not None:
+            return busy
+        with Signals() as signals:
+            return Supervisor(args, port, talk, signals).run(grace_s)
+    finally:
+        lock.release()
+
+
+def _taken(lock: _hostlock.HostLock, doing: str) -> Optional[Json]:
+    """None: nobody else is at work on this host, and nobody will be while the server lives."""
+    if not doing:
+        return None
+    try:
+        who = lock.acquire(doing)
+    except OSError as error:
+        return _error("precondition", f"The lock of this host cannot be taken: {error}.", "Set XDG_STATE_HOME in env.")
+    if who is None:
+        return None
+    what = f"Somebody is at work on this host: {_hostlock.said(who)}; no server was started."
+    return _error("precondition", what, "Wait until that has ended: diag server list tells.")
 
 
 def free_port() -> int:

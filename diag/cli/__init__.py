@@ -24,7 +24,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("diag.cli.runs:runs", "Bisections so far: list, show, remove; `diag bisect --resume` goes on."),
     "fix": ("diag.cli.fix:fix", "Mend the installed source, and give it back as it was."),
     "source": ("diag.cli.source:source", "The exact lines that run on a host, numbered."),
-    "host": ("diag.cli.host:host", "The hosts diag knows about."),
+    "server": ("diag.cli.server:server", "Servers on a host: list, read their log, stop them with proof."),
+    "host": ("diag.cli.host:host", "The hosts diag knows, whether they can be reached, whom to trust."),
     "lab": ("diag.cli.lab:lab", "A real host in small, on this machine, to try everything on."),
     "explain": ("diag.cli.explain:explain", "What a finding, a fault or an error means, and what to do."),
 }
