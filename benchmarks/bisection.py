@@ -16,12 +16,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import os
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small matrices: threads cost more than they give
 
 import numpy as np
 from rivals import classic, packages

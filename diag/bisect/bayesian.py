@@ -38,7 +38,7 @@ from diag.bisect.decision import (
 )
 from diag.bisect.engine import batch, beyond, gain, rates, rows, starts, stopping
 from diag.bisect.engine.posterior import Posterior, posterior, unexplained
-from diag.bisect.engine.rows import FALSE, TRUE, UNKNOWN, Bools, Codes, Floats, Singles
+from diag.bisect.engine.rows import FALSE, TRUE, UNKNOWN, Bools, Codes, Floats, Ints, Singles
 from diag.bisect.expr import Value
 from diag.bisect.hypotheses import Hypothesis, enumerate_all
 from diag.bisect.space import Config, Space, same
@@ -51,6 +51,7 @@ BEYOND_PRIOR = 0.3
 """Of rules outside the hypotheses, all together: how long an exact search goes on trying to meet one."""
 LEADERS = 3
 MAX_TIES = 128
+LOOKED_AT = 1024
 EQUAL = 1e-6
 HOLD_OUT = "hold-out: nobody has tried it"
 UNLIKELY = 0.02
@@ -75,6 +76,7 @@ class _View:
     post: Posterior
     weight: Floats  # (rows,), with `outside` they sum to 1
     outside: float
+    fixed: Mapping[str, Value]
 
     @property
     def leader(self) -> int:
@@ -97,11 +99,15 @@ class _Pool:
     def unknown(self) -> bool:
         return bool((self.active == UNKNOWN).any())
 
-    @cached_property
-    def share(self) -> Singles:
-        half: Singles = self.active.astype(np.float32)
+    def share(self, keep: Ints) -> Singles:
+        """(candidates, keep) 1 where active, 0 where idle, a half where that cannot be told."""
+        half: Singles = self.active[:, keep].astype(np.float32)
         half *= 0.5
         return half
+
+    def part(self, which: Ints) -> _Pool:
+        candidates = rows.Candidates(self.candidates.factors, self.candidates.codes[which])
+        return _Pool(candidates, self.active[which], self.facts[which])
 
 
 class BayesianSearch:
@@ -137,6 +143,7 @@ class BayesianSearch:
         self._rows: dict[tuple[tuple[str, Value], ...], Codes] = {}
         self._pools: dict[tuple[tuple[str, Value], ...], _Pool] = {}
         self._led: dict[int, int] = {}
+        self._codes: dict[tuple[tuple[str, Value], ...], Codes] = {}
 
     # protocol
 
@@ -203,13 +210,13 @@ class BayesianSearch:
         pool = self._pool(view)
         where = [p for p in (pool.candidates.position(config) for config in pending) if p is not None]
         keep = np.flatnonzero(view.weight > gain.NEGLIGIBLE)
-        hot, cold = gain.predictions(view.post.theta[keep], view.rates, view.requests)
+        hot, cold = self._foretold(view, keep)
         random = np.random.default_rng((self._seed, len(trials), len(pending)))
         chance = self._chances(view, pool)
         if view.exact:
             chance = chance * ~self._tried(view, pool)
         weight = view.weight[keep] / view.weight[keep].sum()
-        picks = batch.joint(pool.share[:, keep], weight, 1 - hot[:, 0], 1 - cold[:, 0], where, hosts, chance, random)
+        picks = batch.joint(pool.share(keep), weight, 1 - hot[:, 0], 1 - cold[:, 0], where, hosts, chance, random)
         return [Next(pool.candidates.config(i), self._purpose(view, pool, i)) for i in picks] or [step]
 
     def _foreseen(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next]:
@@ -225,7 +232,7 @@ class BayesianSearch:
     def _imagined(self, trials: Sequence[Trial], config: Config) -> Trial:
         """This trial, if it goes as the leader foretells."""
         view = self._view(trials, evidence_of(self.space, trials))
-        effective = self.space.effective(config, self._fixed(trials))
+        effective = self.space.effective(config, view.fixed)
         active = self.hypotheses[view.leader].active(effective) if view.evidence else False
         if same_config(config, self.space.bad):
             active = True
@@ -304,7 +311,20 @@ class BayesianSearch:
             log[-1] = unexplained(groups, x, n, over) + math.log(UNEXPLAINED_PRIOR)
         weight = np.exp(log - log.max())
         weight /= weight.sum()
-        view = _View(trials, evidence, active, x, n, groups, exact, over, post, weight[:-1], float(weight[-1]))
+        view = _View(
+            trials,
+            evidence,
+            active,
+            x,
+            n,
+            groups,
+            exact,
+            over,
+            post,
+            weight[:-1],
+            float(weight[-1]),
+            self._fixed(evidence),
+        )
         self._led[hash((tuple(keys), tuple(x)))] = view.leader
         return view
 
@@ -322,20 +342,19 @@ class BayesianSearch:
         wrong = np.where(failed[:, None] == 1, active != TRUE, active == TRUE).any(axis=0)
         return not bool(wrong.all())
 
-    def _fixed(self, trials: Sequence[Trial]) -> dict[str, Value]:
+    def _fixed(self, evidence: Sequence[Trial]) -> dict[str, Value]:
         """Factors that the server reports the same whatever was asked for."""
         fixed: dict[str, Value] = {}
-        told = evidence_of(self.space, trials)
         for factor in self.space.factors:
             name = factor.name
-            if not told or not all(same(t.effective[name], told[0].effective[name]) for t in told):
+            if all(same(t.config[name], t.effective[name]) for t in evidence):
                 continue
-            if any(not same(t.config[name], t.effective[name]) for t in told):
-                fixed[name] = told[0].effective[name]
+            if all(same(t.effective[name], evidence[0].effective[name]) for t in evidence):
+                fixed[name] = evidence[0].effective[name]
         return fixed
 
     def _pool(self, view: _View) -> _Pool:
-        fixed = self._fixed(view.trials)
+        fixed = view.fixed
         key = tuple(fixed.items())
         if self._sizes <= MAX_ENUMERATED:
             if key not in self._pools:
@@ -378,12 +397,14 @@ class BayesianSearch:
     def _chances(self, view: _View, pool: _Pool) -> Floats:
         """Of each candidate to start, and to show what is looked for if it fails. One that did not is not tried
         again."""
+        if len(view.evidence) == len(view.trials):
+            return np.ones(len(pool.candidates.codes))
         codes: dict[bool, list[Codes]] = {True: [], False: []}
         wanted = signature_of(self.space, view.trials)
         for t in view.trials:
             if t.outcome is not Outcome.INFRA:
                 lost = t.outcome is Outcome.SKIP or fails_otherwise(t, wanted)
-                codes[lost].append(rows.codes_of(self.space.factors, t.config))
+                codes[lost].append(self._code_of(t.config))
         empty = np.zeros((0, len(self.space.factors)), dtype=np.int8)
         refused = np.array(codes[True], dtype=np.int8) if codes[True] else empty
         started = np.array(codes[False], dtype=np.int8) if codes[False] else empty
@@ -401,9 +422,17 @@ class BayesianSearch:
         return self._among(pool, np.array([self._code(view, t) for t in view.trials], dtype=np.int8))
 
     def _code(self, view: _View, trial: Trial) -> Codes:
-        fixed = self._fixed(view.trials)
-        config = {name: self.space.bad[name] if name in fixed else level for name, level in trial.config.items()}
-        return rows.codes_of(self.space.factors, config)
+        code = self._code_of(trial.config)
+        if view.fixed:
+            dead = [f.name in view.fixed for f in self.space.factors]
+            code = np.where(dead, self._code_of(self.space.bad), code)
+        return code
+
+    def _code_of(self, config: Config) -> Codes:
+        key = tuple(config.items())
+        if key not in self._codes:
+            self._codes[key] = rows.codes_of(self.space.factors, config)
+        return self._codes[key]
 
     def _alike(self, view: _View, pool: _Pool) -> Bools:
         """Rows that no configuration and no trial tells from the leader."""
@@ -422,9 +451,9 @@ class BayesianSearch:
     def _most_informative(self, view: _View, pool: _Pool) -> Next | None:
         keep = np.flatnonzero(view.weight > gain.NEGLIGIBLE)
         weight = view.weight[keep] / view.weight[keep].sum()
-        hot, cold = gain.predictions(view.post.theta[keep], view.rates, view.requests)
-        share = pool.share if len(keep) == len(view.weight) else pool.share[:, keep]
-        bits = gain.information(share, weight, hot, cold) * self._chances(view, pool)
+        pool = self._looked_at(view, pool)
+        hot, cold = self._foretold(view, keep)
+        bits = gain.information(pool.share(keep), weight, hot, cold) * self._chances(view, pool)
         if view.exact:
             bits = bits * ~self._tried(view, pool)
         if bits.max() <= (stopping.SEPARABLE_BITS if view.exact else stopping.NOISY_BITS):
@@ -433,6 +462,21 @@ class BayesianSearch:
         random = np.random.default_rng((self._seed, len(view.trials)))
         best = gain.choose(score, self._ties(view, pool, score), random, EQUAL if view.exact else gain.TIE)
         return Next(pool.candidates.config(best), self._purpose(view, pool, best))
+
+    def _looked_at(self, view: _View, pool: _Pool) -> _Pool:
+        """Of many candidates some by lot, and what is near the leaders: as good a trial is among them."""
+        count = len(pool.candidates.codes)
+        if view.exact or count <= LOOKED_AT:
+            return pool
+        random = np.random.default_rng((self._seed, len(view.trials), 1))
+        which = random.choice(count, LOOKED_AT, replace=False)
+        return pool.part(np.sort(which))
+
+    def _foretold(self, view: _View, which: Ints) -> tuple[Floats, Floats]:
+        """What a boot shows where each of these rows is active, idle: (rows, bins) each."""
+        groups, back = np.unique(view.post.group[which], return_inverse=True)
+        hot, cold = gain.predictions(view.post.spread[groups], view.rates, view.requests)
+        return hot[back], cold[back]
 
     def _ties(self, view: _View, pool: _Pool, score: Floats) -> Floats:
         """(candidates,) what decides among equals, least first: what is nearest to the failing configuration, levels of
@@ -489,7 +533,7 @@ class BayesianSearch:
 
     def _shows(self, view: _View) -> float:
         """How often a boot that the leader calls active is seen to garble."""
-        hot, _ = gain.predictions(view.post.theta[[view.leader]], view.rates, view.requests)
+        hot, _ = self._foretold(view, np.array([view.leader]))
         return float(1 - hot[0, 0])
 
     # before a name is said
@@ -533,7 +577,7 @@ class BayesianSearch:
     def _loud(self, view: _View, own: Sequence[int]) -> bool:
         """Whether these boots look more like active ones than like a false alarm within the leader's rates."""
         hot, idle = view.rates.logs(view.x[own], view.n[own])
-        theta = np.exp(view.rates.log_weight) if view.n.max() == 1 else view.post.theta[view.leader]
+        theta = np.exp(view.rates.log_weight) if view.n.max() == 1 else view.post.theta_of(np.array([view.leader]))[0]
         return bool(theta @ np.exp(hot.sum(axis=0)) > theta @ np.exp(idle.sum(axis=0)))
 
     def _exact_hold_out(self, view: _View, pool: _Pool, possible: Bools) -> Next | None:
@@ -656,7 +700,7 @@ class BayesianSearch:
         column = view.active[:, view.leader]
         failed = np.array([t.outcome is Outcome.FAIL for t in view.evidence])
         garbled = view.rates.garbled
-        share = None if garbled is None else float(view.post.theta[view.leader] @ garbled)
+        share = None if garbled is None else float(view.post.theta_of(np.array([view.leader]))[0] @ garbled)
         return Rates(
             _rate(int((failed & (column == TRUE)).sum()), int((column == TRUE).sum())),
             _rate(int((failed & (column == FALSE)).sum()), int((column == FALSE).sum())),
@@ -682,17 +726,20 @@ class BayesianSearch:
 
     def _rejected(self, view: _View) -> tuple[Rejected, ...]:
         """Hypotheses that hold less than a thousandth, each with the trial that speaks loudest against it."""
-        out = []
-        hot, idle = view.rates.logs(view.x, view.n)
-        theta = view.post.theta
         wrong = self._contradictions(view)
+        if not len(wrong):
+            return ()
         proofs = self.deterministic is True and not _contradictory(view.x > 0, view.groups)
-        for i in np.flatnonzero(((view.weight <= 1e-3) | proofs) & wrong.any(axis=0)):
-            h, against = self.hypotheses[i], np.flatnonzero(wrong[:, i])
-            like = np.exp(np.where((view.active[against, i] == TRUE)[:, None], hot[against], idle[against])) @ theta[i]
-            trial = view.evidence[against[0] if proofs else against[int(like.argmin())]]
+        which = np.flatnonzero(((view.weight <= 1e-3) | proofs) & wrong.any(axis=0))
+        theta = view.post.theta_of(np.array([view.leader]))[0]
+        on, off = (np.exp(part) @ theta for part in view.rates.logs(view.x, view.n))
+        like = np.where(view.active[:, which] == TRUE, on[:, None], off[:, None])
+        loudest = wrong[:, which].argmax(axis=0) if proofs else np.where(wrong[:, which], like, np.inf).argmin(axis=0)
+        out = []
+        for i, against in zip(which, loudest):
+            trial = view.evidence[against]
             verb = "failed without it" if trial.outcome is Outcome.FAIL else "passed with it"
-            out.append(Rejected(h, trial.number, verb))
+            out.append(Rejected(self.hypotheses[i], trial.number, verb))
         return tuple(out)
 
     def _nothing_to_blame(self, view: _View) -> Verdict:
