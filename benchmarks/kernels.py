@@ -1,6 +1,6 @@
 """How fast the kernels of this repository are on this GPU, beside the installed one and the memory's own speed: tables.
 
-    python benchmarks/kernels.py SITE_PACKAGES [--only copy,verify,audit] [--sweep]
+    python benchmarks/kernels.py SITE_PACKAGES [--only verify,audit,sweep]
 
 SITE_PACKAGES holds `sglang`. Needs an NVIDIA GPU, torch and triton. Every line is timed in the same call as the copy
 that it is compared with; inputs are random, page order too, and the cache is flushed before each run (do_bench).
@@ -11,8 +11,12 @@ against float64 on the same inputs, for requests short enough for that.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import contextlib
+import functools
 import inspect
 import itertools
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,20 +64,18 @@ def replayed(call: Callable[[], Any]) -> Callable[[], Any]:
     return graph.replay
 
 
-def verify(fwd: Callable[..., Any], rate: float, sweep: bool) -> Iterator[Row]:
+def verify(fwd: Callable[..., Any], rate: float) -> Iterator[Row]:
     yield ("D", "bs", "prefix", "floor us", "ours us", "x floor", "installed us", "x ours", "error ours", "installed")
     for width, bs, prefix in itertools.product((8, 17), (1, 4, 16, 64), (1024, 8192, 32768)):
         shape = Shape(bs, width, prefix, heads=32, kv_heads=8, Lq=128, Lv=128, dtype="bfloat16", ragged=False)
         step = made_up(shape, seed=1, device="cuda")
-        out, theirs = torch.empty(step.out_shape, dtype=step.q.dtype, device="cuda"), torch.empty(
-            step.out_shape, dtype=step.q.dtype, device="cuda"
+        out, theirs = (
+            torch.empty(step.out_shape, dtype=step.q.dtype, device="cuda"),
+            torch.empty(step.out_shape, dtype=step.q.dtype, device="cuda"),
         )
         given = arguments(fwd, step, theirs)
-        if sweep:
-            yield from _swept(step, out, shape, rate)
-            continue
-        ours = microseconds(replayed(lambda: tree_verify.attend(step, out)))
-        their = microseconds(replayed(lambda: fwd(**given)))
+        ours = microseconds(replayed(functools.partial(tree_verify.attend, step, out)))
+        their = microseconds(replayed(functools.partial(fwd, **given)))
         floor = step.kv_bytes() / rate * 1e6
         errors: tuple[object, object] = ("-", "-")
         if bs * prefix <= 1 << 16:
@@ -83,26 +85,51 @@ def verify(fwd: Callable[..., Any], rate: float, sweep: bool) -> Iterator[Row]:
         yield (width, bs, prefix, *told, *errors)
 
 
-def _swept(step: VerifyStep, out: torch.Tensor, shape: Shape, rate: float) -> Iterator[Row]:
-    """The best cuts of the work for this shape."""
-    rows = shape.width * step.group
-    found = []
-    block_ms = [m for m in (32, 64, 128) if m >= min(rows, 128) or m == 64]
-    for m, n, warps, stages in itertools.product(block_ms, (32, 64, 128), (4, 8), (2, 3, 4)):
-        programs = shape.bs * 8 * triton.cdiv(rows, m)
-        for times in (1, 2, 4):
-            splits = max(1, min(128, times * 132 // programs, shape.prefix // n))
-            plan = tree_verify.Plan(m, n, splits, warps, stages)
-            if any(plan == p for _, p in found):
-                continue
-            try:
-                took = microseconds(replayed(lambda: tree_verify.attend(step, out, plan)), rep=20)  # noqa: B023
-            except Exception:
-                continue
-            found.append((took, plan))
-    floor = step.kv_bytes() / rate * 1e6
-    for took, plan in sorted(found)[:4]:
-        yield (shape.width, shape.bs, shape.prefix, f"{floor:.1f}", f"{took:.1f}", f"{took / floor:.2f}", *plan)
+SWEPT = ((1, 1024), (1, 8192), (4, 8192), (64, 8192))
+
+
+def cuts(width: int) -> list[tree_verify.Plan]:
+    """Cuts worth trying for 4 heads a group; how many stretches is tried apart."""
+    tiles = ((64, 16), (128, 0)) if width * 4 > 64 else ((32, 0),)
+    return [
+        tree_verify.Plan(m, n, 2, warps, stages, x)
+        for (m, x), n, warps, stages in itertools.product(tiles, (32, 64, 128), (4, 8), (2, 3, 4, 5))
+        if n * stages <= 384
+    ]
+
+
+def _compile(width: int, plan: tree_verify.Plan) -> None:
+    """In a process of its own: fills the cache of compiled kernels."""
+    step = made_up(Shape(1, width, 1024, 32, 8, 128, 128, "bfloat16"), seed=1, device="cuda")
+    for splits in (1, 2):
+        with contextlib.suppress(Exception):
+            tree_verify.attend(step, None, plan._replace(splits=splits))
+
+
+def sweep(rate: float) -> Iterator[Row]:
+    yield ("D", "bs", "prefix", "floor us", "us", "x floor", *tree_verify.Plan._fields)
+    widths = (8, 17)
+    jobs = [(width, plan) for width in widths for plan in cuts(width)]
+    with concurrent.futures.ProcessPoolExecutor(12, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_compile, *zip(*jobs), chunksize=2))
+    for width, (bs, prefix) in itertools.product(widths, SWEPT):
+        step = made_up(Shape(bs, width, prefix, 32, 8, 128, 128, "bfloat16", ragged=False), seed=1, device="cuda")
+        out = torch.empty(step.out_shape, dtype=step.q.dtype, device="cuda")
+        found = []
+        for plan in cuts(width):
+            programs = bs * 8
+            for times in (0, 1, 2, 4):
+                splits = max(1, min(64, times * 132 // programs, prefix // plan.block_n))
+                one = plan._replace(splits=splits)
+                if any(one == p for _, p in found):
+                    continue
+                with contextlib.suppress(Exception):  # what does not fit into shared memory is no candidate
+                    found.append(
+                        (microseconds(replayed(functools.partial(tree_verify.attend, step, out, one)), rep=10), one)
+                    )
+        floor = step.kv_bytes() / rate * 1e6
+        for took, plan in sorted(found)[:5]:
+            yield (width, bs, prefix, f"{floor:.1f}", f"{took:.1f}", f"{took / floor:.2f}", *plan)
 
 
 def audit(rate: float) -> Iterator[Row]:
@@ -117,7 +144,7 @@ def audit(rate: float) -> Iterator[Row]:
         wrong = torch.arange(bs, device="cuda") * setting * (prefix + setting)
         got = right._replace(mask_indptr=wrong if setting != width else starts[:-1])
         rows = mask_audit.rows_of(got, right, whole_rows=True)
-        took = microseconds(lambda: mask_audit.count(mask, rows, prefix + width))  # noqa: B023
+        took = microseconds(replayed(functools.partial(mask_audit.count, mask, rows, prefix + width)))
         read = 2 * mask.numel()
         told = (f"{read / took / 1e3:.0f}", f"{read / took * 1e6 / rate:.0%}", f"{mask.numel() / took / 1e3:.0f}")
         yield (bs, width, prefix, "right" if setting == width else f"of {setting}", mask.numel(), f"{took:.1f}", *told)
@@ -126,8 +153,7 @@ def audit(rate: float) -> Iterator[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("site_packages", type=Path)
-    parser.add_argument("--only", default="verify,audit")
-    parser.add_argument("--sweep", action="store_true", help="try many cuts of the work for each shape")
+    parser.add_argument("--only", default="verify,audit", help="and sweep: many cuts of the work")
     given = parser.parse_args()
     module, really = installed.load_extend_attention(given.site_packages, "auto")
     rate = copy_rate()
@@ -135,9 +161,13 @@ def main() -> None:
     print(f"{name}, torch {torch.__version__}, triton {triton.__version__}, copy {rate / 1e9:.0f} GB/s")
     print(f"installed: {module.__file__}, imported {'with the engine' if really else 'alone'}")
     print(", ".join(inspect.signature(module.extend_attention_fwd).parameters))
+    tables: dict[str, Callable[[], Iterator[Row]]] = {
+        "verify": lambda: verify(module.extend_attention_fwd, rate),
+        "audit": lambda: audit(rate),
+        "sweep": lambda: sweep(rate),
+    }
     for table in given.only.split(","):
-        lines = verify(module.extend_attention_fwd, rate, given.sweep) if table == "verify" else audit(rate)
-        for line in lines:
+        for line in tables[table]():
             print("| " + " | ".join(map(str, line)) + " |", flush=True)
         print()
 

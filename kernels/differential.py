@@ -1,10 +1,10 @@
 """Does the installed attention kernel compute what it should, and with what its backend tells it? Run both, and see.
 
-`run({"site_packages": ..., "quick": ..., "gpu": ...})` calls the installed `extend_attention_fwd` with made-up verify steps
-over a grid of shapes, and compares every row of every request with plain torch in float64 (`reference`). Outputs are
-filled with NaN before, so a row that nobody computes shows. Then it takes the offsets that the installed backend computes
-for steps of width D under a server setting S (`metadata`), runs the kernel with them, and says which rows go wrong
-and through which of the offsets.
+`run({"site_packages": ..., "quick": ..., "gpu": ...})` calls the installed `extend_attention_fwd` with made-up verify
+steps over a grid of shapes, and compares every row of every request with plain torch in float64 (`reference`). Outputs
+are filled with NaN before, so a row that nobody computes shows. Then it takes the offsets that the installed backend
+computes for steps of width D under a server setting S (`metadata`), runs the kernel with them, and says which rows go
+wrong and through which of the offsets.
 
 On a GPU the kernel is compiled as the server compiles it; without one, a smaller grid runs in Triton's interpreter.
 A GPU that others use is left alone unless it is named.
@@ -12,9 +12,12 @@ A GPU that others use is left alone unless it is named.
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import itertools
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -34,22 +37,28 @@ HEAD_SIZES, GROUPS = ((64, 64), (128, 128), (192, 128), (576, 512)), (1, 3, 8)
 DTYPES = (("float16", ""), ("bfloat16", ""), ("bfloat16", "float8_e4m3fn"))
 TREES = ("chain", "tree", "padded")
 MAX_LISTED = 40
+MAX_DEATHS = 5
+MAX_WORKERS = 6
+"""Processes that share the GPU and, above all, the compiling."""
+
 GUARD_ROWS = 64
 FARTHEST = 1 << 20
 """Offsets beyond this are not tried: no memory is made that large."""
 
 
 class Found(NamedTuple):
-    """What was seen of one step. wrong, untouched: rows (tokens) that differ, and that were not written."""
+    """What was seen of one step. wrong, untouched: rows (tokens) that differ, and that were not written. died: what the
+    GPU said when the kernel read or wrote where nothing is."""
 
     label: str
     error: float
     wrong: List[int]
     untouched: List[int]
+    died: str = ""
 
     @property
     def ok(self) -> bool:
-        return not self.wrong and not self.untouched
+        return not self.wrong and not self.untouched and not self.died
 
 
 def run(args: Dict[str, Any], talk: Any = None) -> Dict[str, Any]:
@@ -92,7 +101,9 @@ def _said(error: BaseException) -> str:
 
 
 class Gpu(NamedTuple):
-    index: int
+    """number: as nvidia-smi counts them."""
+
+    number: int
     name: str
     used_mib: int
     processes: int
@@ -117,14 +128,16 @@ def _nvidia_smi(query: str) -> List[List[str]]:
 def choose_gpu(gpus: List[Gpu], asked: Optional[int]) -> Tuple[Optional[int], str]:
     """(index or None, why). A GPU that is in use is taken only if it was asked for."""
     if asked is not None:
-        if any(gpu.index == asked for gpu in gpus):
+        if any(gpu.number == asked for gpu in gpus):
             return asked, "GPU {} was asked for".format(asked)
-        return None, "There is no GPU {}: {}.".format(asked, ", ".join(str(g.index) for g in gpus) or "none is visible")
+        return None, "There is no GPU {}: {}.".format(
+            asked, ", ".join(str(g.number) for g in gpus) or "none is visible"
+        )
     if not gpus:
         return None, "no GPU is visible: the interpreter runs a smaller grid on the CPU"
     for gpu in gpus:
         if gpu.processes == 0 and gpu.used_mib < FREE_MIB:
-            return gpu.index, "GPU {} ({}) is free".format(gpu.index, gpu.name)
+            return gpu.number, "GPU {} ({}) is free".format(gpu.number, gpu.name)
     return None, "all {} GPUs are in use: the interpreter runs a smaller grid on the CPU".format(len(gpus))
 
 
@@ -181,9 +194,109 @@ def arguments(function: Callable[..., Any], step: Any, out: Any) -> Dict[str, An
 # --- the check
 
 
-def _checked(
-    site_packages: Path, real: Any, document: Dict[str, Any], quick: bool, talk: Any
-) -> Dict[str, Any]:
+def _checked(site_packages: Path, real: Any, document: Dict[str, Any], quick: bool, talk: Any) -> Dict[str, Any]:
+    """What the check found, gathered from processes of their own: a kernel that reads where nothing is takes its
+    process with it. Then a new one goes on behind that shape."""
+    workers = 1 if document["interpreted"] else max(1, min(MAX_WORKERS, (os.cpu_count() or 1) // 2))
+    seen = [_Seen() for _ in range(workers)]
+    count = itertools.count(1)
+
+    def watch(part: int) -> None:
+        seen[part].gather(functools.partial(_work, site_packages, real, document, quick, part, workers), talk, count)
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(watch, part) for part in range(workers)]:
+            done.result()
+    found = [one for part in seen for one in part.found]
+    told = {name: value for part in seen for name, value in part.told.items()}
+    tried = sum(part.at for part in seen)
+    wrong = [one for one in found if not one.ok]
+    return {
+        **told,
+        "cases": len(found),
+        "skipped": tried - len(found),
+        "wrong": [one._asdict() for one in wrong[:MAX_LISTED]],
+        "wrong_cases": len(wrong),
+        "worst": worst(found),
+        **judge(len(found), len(wrong), told["steps"], document["offsets"]),
+    }
+
+
+class _Seen:
+    """What one worker said, over all the processes that it took."""
+
+    def __init__(self) -> None:
+        self.found: List[Found] = []
+        self.told: Dict[str, Any] = {}
+        self.at = 0
+        self.ended = False
+
+    def gather(self, work: Callable[..., None], talk: Any, count: Iterator[int]) -> None:
+        """Raises RuntimeError with what the worker said, or that it ended without a word."""
+        deaths = 0
+        while not self.ended:
+            for line in _lines_of(functools.partial(work, self.at)):
+                self._take(line)
+                if talk is not None and "case" in line and (done := next(count)) % 200 == 0:
+                    talk.emit({"event": "progress", "done": done, "of": line["of"]})
+            died = bool(self.found and self.found[-1].died)
+            deaths += died
+            if not self.ended and not (died and deaths <= MAX_DEATHS):
+                raise RuntimeError("the process that runs the kernel ended without a word, in shape {}".format(self.at))
+
+    def _take(self, line: Dict[str, Any]) -> None:
+        if "error" in line:
+            raise RuntimeError(line["error"])
+        if "case" in line:
+            self.at += 1
+            self.found += [Found(**line["case"])] if line["case"] is not None else []
+        self.told.update(line.get("told", {}))
+        self.ended = bool(line.get("end"))
+
+
+def _lines_of(work: Callable[[Callable[[Dict[str, Any]], None]], None]) -> Iterator[Dict[str, Any]]:
+    """What `work` says, in a forked process, until it is done or dies."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _say_and_leave(work, writing)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, encoding="utf-8") as stream:
+            for text in stream:
+                yield json.loads(text)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _say_and_leave(work: Callable[[Callable[[Dict[str, Any]], None]], None], writing: int) -> None:
+    try:
+        with os.fdopen(writing, "w", encoding="utf-8", buffering=1) as stream:
+
+            def say(line: Dict[str, Any]) -> None:
+                stream.write(json.dumps(line) + "\n")
+
+            try:
+                work(say)
+            except Exception as error:
+                say({"error": _said(error)})
+    finally:
+        os._exit(0)
+
+
+def _work(
+    site_packages: Path,
+    real: Any,
+    document: Dict[str, Any],
+    quick: bool,
+    part: int,
+    parts: int,
+    start: int,
+    say: Callable[[Dict[str, Any]], None],
+) -> None:
+    """A part of the grid, from its shape `start` on; the first worker also the steps with the backend's own offsets."""
     import torch
 
     from . import installed
@@ -192,28 +305,19 @@ def _checked(
     device = "cpu" if document["interpreted"] else "cuda"
     module, really = installed.load_extend_attention(site_packages, real)
     function = module.extend_attention_fwd
-    found, skipped = [], 0
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu (Triton interpreter)"
+    say({"told": {"device": name, "torch": torch.__version__, "real_import": really}})
     shapes = list(grid(device, quick, "k_scale" in arguments_known(function)))
-    for at, shape in enumerate(shapes):
-        if talk is not None and at % 200 == 0:
-            talk.emit({"event": "progress", "done": at, "of": len(shapes)})
+    kinds = list(dict.fromkeys((shape.Lq, shape.dtype, shape.kv_dtype) for shape in shapes))
+    mine = [s for s in shapes if kinds.index((s.Lq, s.dtype, s.kv_dtype)) % parts == part]
+    for shape in mine[start:]:
         one = _kernel_case(function, shape, device)
-        skipped += one is None
-        found += [one] if one is not None else []
-    wrong = [one for one in found if not one.ok]
-    through = list(through_offsets(function, document["offsets"], device))
-    return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu (Triton interpreter)",
-        "torch": torch.__version__,
-        "real_import": really,
-        "cases": len(found),
-        "skipped": skipped,
-        "wrong": [one._asdict() for one in wrong[:MAX_LISTED]],
-        "wrong_cases": len(wrong),
-        "worst": worst(found),
-        "steps": through,
-        **judge(len(found), len(wrong), through, document["offsets"]),
-    }
+        say({"case": None if one is None else one._asdict(), "of": len(shapes)})
+        if one is not None and one.died:
+            return
+    if part == 0:
+        say({"told": {"steps": list(through_offsets(function, document["offsets"], device))}})
+    say({"end": True})
 
 
 def arguments_known(function: Callable[..., Any]) -> List[str]:
@@ -226,19 +330,20 @@ def grid(device: str, quick: bool, fp8: bool) -> Iterator[Any]:
     """The shapes. The tree turns from case to case, so that each meets every other value."""
     from .step import Shape
 
-    bs, widths, prefixes, sizes, groups = BATCHES, WIDTHS, PREFIXES, HEAD_SIZES, GROUPS
     dtypes = DTYPES if fp8 else DTYPES[:2]
-    if device == "cpu":
-        bs, widths, prefixes, sizes, groups = (1, 3), (1, 17), (0, 1, 127), HEAD_SIZES, (1, 3)
-        dtypes = DTYPES[:1]
-        if quick:
-            widths, prefixes, sizes = (17,), (1, 40), HEAD_SIZES[:2]
+    axes: Tuple[Tuple[Any, ...], ...]
+    if device == "cpu" and quick:
+        axes = (HEAD_SIZES[:2], DTYPES[:1], (1, 3), (17,), (1, 3), (1, 40))
+    elif device == "cpu":
+        axes = (HEAD_SIZES, DTYPES[:1], (1, 3), (1, 17), (1, 3), (0, 1, 127))
     elif quick:
-        bs, widths, prefixes, groups = (1, 3), (8, 17), (0, 128, 4096), (3,)
+        axes = (HEAD_SIZES, dtypes, (3,), (8, 17), (1, 3), (0, 128, 4096))
+    else:
+        axes = (HEAD_SIZES, dtypes, GROUPS, WIDTHS, BATCHES, PREFIXES)
     # What has a kernel compiled for it comes outermost.
-    for at, (size, dtype, group, d, b, p) in enumerate(itertools.product(sizes, dtypes, groups, widths, bs, prefixes)):
-        kv_heads = 1 if size[0] > 256 else 2
-        yield Shape(b, d, p, group * kv_heads, kv_heads, *size, *dtype, TREES[at % 3], telling=True)
+    for at, ((Lq, Lv), (dtype, kv_dtype), group, width, bs, prefix) in enumerate(itertools.product(*axes)):
+        kv_heads = 1 if Lq > 256 else 2
+        yield Shape(bs, width, prefix, group * kv_heads, kv_heads, Lq, Lv, dtype, kv_dtype, TREES[at % 3], telling=True)
 
 
 def _kernel_case(function: Callable[..., Any], shape: Any, device: str) -> Optional[Found]:
@@ -250,10 +355,20 @@ def _kernel_case(function: Callable[..., Any], shape: Any, device: str) -> Optio
     try:
         out = _called(function, step)
     except Exception as error:
-        if type(error).__name__ in ("OutOfResources", "OutOfMemoryError"):
-            return None
-        raise
-    return compared(shape.label(), out, reference.attend(step), shape.kv_dtype or shape.dtype)
+        return _not_run(shape, error)
+    want = reference.attend(step)
+    try:
+        return compared(shape.label(), out, want, shape.kv_dtype or shape.dtype)
+    except Exception as error:  # a fault of the device shows when it is waited for
+        return _not_run(shape, error)
+
+
+def _not_run(shape: Any, error: Exception) -> Optional[Found]:
+    if type(error).__name__ in ("OutOfResources", "OutOfMemoryError"):
+        return None
+    if "CUDA error" in str(error):
+        return Found(shape.label(), 0.0, [], [], _said(error))
+    raise error
 
 
 def _called(function: Callable[..., Any], step: Any) -> Any:
@@ -352,14 +467,14 @@ def _step_of(case: Dict[str, Any], wrong: Tuple[str, ...], device: str) -> Any:
 
 
 def _with_room(step: Any, given: Dict[str, Any]) -> Any:
-    """The step with these offsets, in memory that covers wherever they lead. Raises ValueError where that is too far."""
+    """The step with these offsets, in memory that covers where they lead. Raises ValueError where that is too far."""
     from .step import roomy
 
     step = step._replace(**given)
     qo, kv, starts = (x.tolist() for x in (step.qo_indptr, step.kv_indptr, step.mask_indptr))
     if min(qo + kv + starts) < 0 or max(qo + kv + starts) > FARTHEST or qo != sorted(qo) or kv != sorted(kv):
         raise ValueError("offsets that lead anywhere: not run")
-    widest, longest = max(b - a for a, b in zip(qo, qo[1:])), max(b - a for a, b in zip(kv, kv[1:]))
+    widest, longest = (max(b - a for a, b in itertools.pairwise(x)) for x in (qo, kv))
     cells = max(starts) + (widest + 1) * (longest + widest)
     return roomy(step, max(qo) + GUARD_ROWS, cells, max(kv) + GUARD_ROWS)
 
@@ -413,8 +528,6 @@ def judge(cases: int, wrong: int, through: List[Dict[str, Any]], offsets: Dict[s
 
 
 def main() -> None:
-    import json
-
     args = {"site_packages": sys.argv[1], "quick": "--quick" in sys.argv, "cpu": "--cpu" in sys.argv}
     print(json.dumps(run(args), indent=1))
 

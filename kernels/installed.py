@@ -273,7 +273,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname in self.real:
             file = self.site_packages.joinpath(*fullname.split(".")).with_suffix(".py")
             if file.is_file():
-                loader = None if fullname in (BACKEND_MODULE, *EXTEND_ATTENTION) else _LenientLoader(fullname, str(file))
+                loader = (
+                    None if fullname in (BACKEND_MODULE, *EXTEND_ATTENTION) else _LenientLoader(fullname, str(file))
+                )
                 return importlib.util.spec_from_file_location(fullname, file, loader=loader)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 

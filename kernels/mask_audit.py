@@ -1,7 +1,7 @@
 """Which cells of a tree mask will be misread, given the offsets that a backend computed? At memory speed, in Triton.
 
-`audit(custom_mask, got, right)` takes the flat mask, the offsets as computed and the offsets as they should be, and counts
-for every token of every draft tree what an attention kernel that follows `got` does to its row:
+`audit(custom_mask, got, right)` takes the flat mask, the offsets as computed and the offsets as they should be, and
+counts for every token of every draft tree what an attention kernel that follows `got` does to its row:
 
     not_computed   no program of the kernel takes this row: its output stays what it was
     misattributed  the row is computed as a row of another request, or as another row of its own
@@ -17,6 +17,7 @@ Needs torch and triton; on a CPU it runs in Triton's interpreter. Masks of any s
 
 from __future__ import annotations
 
+import itertools
 from typing import List, NamedTuple, Optional, Tuple
 
 import torch
@@ -26,8 +27,11 @@ import triton.language as tl
 WORD = 8
 """Cells are bytes, and are read and compared by words of eight."""
 
-BLOCK = 1024
-"""Words a program."""
+BLOCK = 512
+"""Words at a time."""
+
+CHUNK = 16 * BLOCK
+"""Words a program: at most 31 blocks, see the kernel."""
 
 
 class Offsets(NamedTuple):
@@ -52,7 +56,7 @@ class Audit(NamedTuple):
         """Sums over the rows of each request, in the order of the fields."""
         ends = qo_indptr.tolist()
         rows = torch.stack([x.long() for x in self], dim=1)
-        return [tuple(rows[a:b].sum(dim=0).tolist()) for a, b in zip(ends, ends[1:])]
+        return [tuple(rows[a:b].sum(dim=0).tolist()) for a, b in itertools.pairwise(ends)]
 
     @property
     def clean(self) -> bool:
@@ -60,64 +64,70 @@ class Audit(NamedTuple):
 
 
 @triton.jit
-def _word(Words, last, n_words, cells, at):
-    """Eight cells from cell `at` on, as one integer; cells outside of the mask are zero.
+def _cell(Mask, at, wanted, cells):
+    """The cells at these offsets, false where they lie outside of the mask."""
+    return (tl.load(Mask + at, mask=wanted & (at >= 0) & (at < cells), other=0) != 0) & wanted
 
-    Two aligned words, shifted together: offsets of rows are not aligned to anything.
+
+@triton.jit
+def _shifted(Words, Last, n_words, index, shift, wanted):
+    """Eight cells from `shift` bits into word `index` on. Words before the mask and behind it are zero."""
+    low = tl.load(Words + index, mask=wanted & (index >= 0) & (index < n_words), other=0)
+    low = tl.where(index == n_words, tl.load(Last), low)
+    if shift > 0:
+        high = tl.load(Words + index + 1, mask=wanted & (index + 1 >= 0) & (index + 1 < n_words), other=0)
+        high = tl.where(index + 1 == n_words, tl.load(Last), high)
+        # The shift to the right brings in sign bits: cut off.
+        low = ((low >> shift) & ((1 << (64 - shift)) - 1)) | (high << (64 - shift))
+    return low
+
+
+@triton.jit
+def _audit_kernel(
+    Words, Last, Mask, n_words, cells, Right, Got, Length, Seen, Misread, BLOCK: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """Row program_id(0), CHUNK words of it from program_id(1) on. Right, Got: first cell of the row, rightly and as
+    computed; Length: its cells; Seen: how many of them the kernel looks at.
+
+    Words are aligned to the right cells; the computed ones lie a fixed number of bits further on in the whole row.
     """
-    index = at >> 3
-    shift = (at & 7) * 8
-    low = tl.load(Words + index, mask=(index >= 0) & (index < n_words), other=0)
-    high = tl.load(Words + index + 1, mask=(index + 1 >= 0) & (index + 1 < n_words), other=0)
-    low = tl.where(index == n_words, last, low)
-    high = tl.where(index + 1 == n_words, last, high)
-    # Shifting by 64 is undefined, so the aligned case is told apart; the arithmetic shift's sign bits are cut off.
-    rest = tl.where(shift == 0, 0, high << ((64 - shift) & 63))
-    kept = tl.where(shift == 0, low, (low >> shift) & ((1 << ((64 - shift) & 63)) - 1))
-    return kept | rest
-
-
-@triton.jit
-def _ones(word):
-    """How many of the eight bytes are 1, for bytes that are 0 or 1: their sum gathers in the highest byte."""
-    return ((word * 0x0101010101010101) >> 56) & 0xFF
-
-
-@triton.jit
-def _first_cells(count):
-    """A word with ones in its first `count` cells, 0 to 8."""
-    count = tl.minimum(tl.maximum(count, 0), 8)
-    return tl.where(count == 8, 0x0101010101010101, 0x0101010101010101 & ((1 << ((count * 8) & 63)) - 1))
-
-
-@triton.jit
-def _audit_kernel(Words, Last, n_words, cells, Right, Got, Length, Seen, Misread, Stray, BLOCK: tl.constexpr):
-    """Row program_id(0), words from program_id(1) * BLOCK on. Right, Got: first cell of the row, rightly and as
-    computed; Length: its cells; Seen: how many of them the kernel looks at."""
     row = tl.program_id(0)
-    length = tl.load(Length + row)
-    at = (tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)) * 8
-    if tl.program_id(1).to(tl.int64) * BLOCK * 8 < length:
-        right = tl.load(Right + row)
-        got = tl.load(Got + row)
-        seen = tl.load(Seen + row)
-        last = tl.load(Last)
-        wanted = _word(Words, last, n_words, cells, right + at) & _first_cells(length - at)
-        read = _word(Words, last, n_words, cells, got + at) & _first_cells(tl.minimum(seen, length) - at)
-        wrong = tl.sum(_ones(wanted ^ read), axis=0)
-        # By arithmetic: how many of these cells, as computed, lie before the mask or behind it.
-        low = tl.minimum(tl.maximum(-got - at, 0), 8)
-        high = tl.minimum(tl.maximum(got + at + 8 - cells, 0), 8)
-        used = tl.minimum(tl.maximum(tl.minimum(seen, length) - at, 0), 8)
-        stray = tl.sum(tl.minimum(low, used) + tl.maximum(high - (8 - used), 0), axis=0)
-        if wrong > 0:
-            tl.atomic_add(Misread + row, wrong)
-        if stray > 0:
-            tl.atomic_add(Stray + row, stray)
+    right = tl.load(Right + row)
+    got = tl.load(Got + row)
+    end = right + tl.load(Length + row)
+    stop = tl.minimum(right + tl.load(Seen + row), end)  # behind it nothing is looked at
+    ahead = got - right
+    first = right >> 3
+    low = first + tl.program_id(1).to(tl.int64) * CHUNK
+    high = tl.minimum(low + CHUNK, (end >> 3) + 1)
+    # Bytes are 0 or 1, so differences of up to 31 words add up byte by byte without a carry.
+    differ = tl.zeros([BLOCK], dtype=tl.int64)
+    for start in range(low, high, BLOCK):
+        w = start + tl.arange(0, BLOCK)
+        compared = (w * 8 >= right) & (w * 8 + 8 <= stop) & (w < high)
+        unread = (w * 8 >= stop) & (w * 8 + 8 <= end) & (w * 8 >= right) & (w < high)
+        wanted = tl.load(Words + w, mask=compared | unread, other=0)
+        read = _shifted(Words, Last, n_words, w + (ahead >> 3), (ahead & 7) * 8, compared)
+        differ += wanted ^ tl.where(compared, read, 0)
+    # Eight bytes added up in the highest one.
+    wrong = tl.sum(((differ * 0x0101010101010101) >> 56) & 0xFF, axis=0)
+    if tl.program_id(1) == 0:
+        # The words at the row's two ends and where the kernel stops looking are in part somebody else's: cell by cell.
+        lane = tl.arange(0, 32)
+        word = tl.where(lane < 8, first, tl.where(lane < 16, stop >> 3, end >> 3))
+        again = ((lane >= 8) & (word == first)) | ((lane >= 16) & (word == (stop >> 3))) | (lane >= 24)
+        whole = (word * 8 >= right) & ((word * 8 + 8 <= stop) | ((word * 8 >= stop) & (word * 8 + 8 <= end)))
+        at = word * 8 + lane % 8
+        mine = (at >= right) & (at < end) & (again == 0) & (whole == 0)
+        wanted_cell = _cell(Mask, at, mine, cells)
+        read_cell = _cell(Mask, at + ahead, mine & (at < stop), cells)
+        wrong += tl.sum((wanted_cell != read_cell).to(tl.int64), axis=0)
+    if wrong > 0:
+        tl.atomic_add(Misread + row, wrong.to(tl.int32))
 
 
 class Rows(NamedTuple):
-    """Of each token, (T,): first cell rightly and as computed, cells of the row, and how many are looked at (0: none)."""
+    """Of each token, (T,): first cell rightly and as computed, cells of the row, and how many are looked at, if any."""
 
     right: torch.Tensor
     got: torch.Tensor
@@ -173,27 +183,43 @@ def audit(custom_mask: torch.Tensor, got: Offsets, right: Offsets, *, whole_rows
 
 
 def count(custom_mask: torch.Tensor, rows: Rows, longest: Optional[int] = None) -> Tuple[torch.Tensor, torch.Tensor]:
-    """(misread, out_of_range), each (T,) int32. longest: cells of the longest row; given, nothing waits for the device."""
+    """(misread, out_of_range), each (T,) int32. longest: cells of the longest row; given, nobody waits for the GPU."""
     if custom_mask.element_size() != 1 or custom_mask.dim() != 1:
-        raise ValueError(f"the mask is flat and a cell is one byte, not {custom_mask.dtype} of {custom_mask.dim()} axes")
+        raise ValueError(
+            f"the mask is flat and a cell is one byte, not {custom_mask.dtype} of {custom_mask.dim()} axes"
+        )
     if custom_mask.dtype != torch.bool:
         custom_mask = custom_mask != 0
     if custom_mask.data_ptr() % WORD != 0:
         custom_mask = custom_mask.clone()
-    cells = custom_mask.numel()
+    cells, tokens = custom_mask.numel(), rows.right.shape[0]
+    misread = torch.zeros(tokens, dtype=torch.int32, device=custom_mask.device)
     n_words = cells // WORD
     words = custom_mask[: n_words * WORD].view(torch.int64) if n_words else rows.right
-    last = _tail(custom_mask[n_words * WORD :])
-    tokens = rows.right.shape[0]
-    misread = torch.zeros(tokens, dtype=torch.int32, device=custom_mask.device)
-    stray = torch.zeros(tokens, dtype=torch.int32, device=custom_mask.device)
     if tokens:
         longest = int(rows.length.max()) if longest is None else longest
-        block = min(BLOCK, triton.next_power_of_2(triton.cdiv(longest, WORD)))
-        _audit_kernel[(tokens, triton.cdiv(triton.cdiv(longest, WORD), block))](
-            words, last, n_words, cells, rows.right, rows.got, rows.length, rows.seen, misread, stray, BLOCK=block
+        _audit_kernel[(tokens, triton.cdiv(longest // WORD + 2, CHUNK))](
+            words,
+            _tail(custom_mask[n_words * WORD :]),
+            custom_mask.view(torch.uint8),
+            n_words,
+            cells,
+            rows.right,
+            rows.got,
+            rows.length,
+            rows.seen,
+            misread,
+            BLOCK=BLOCK,
+            CHUNK=CHUNK,
         )
-    return misread, stray
+    return misread, _outside(rows, cells)
+
+
+def _outside(rows: Rows, cells: int) -> torch.Tensor:
+    """(T,) of the cells that are looked at, how many lie before the mask or behind it."""
+    used = torch.minimum(rows.seen, rows.length)
+    inside = (rows.got + used).clamp(0, cells) - rows.got.clamp(0, cells)
+    return (used - inside).to(torch.int32)
 
 
 def _tail(cells: torch.Tensor) -> torch.Tensor:

@@ -128,9 +128,21 @@ def _answer(site_packages: Path, real: Any, notes: List[Dict[str, Any]]) -> Dict
         return _cannot_tell(missing)
     module, really = _load(site_packages, real, notes)
     results = _all_cases(module, notes)
+    if installed.uses_triton() and (broken := _interpreter_error(results)) is not None:
+        # Triton 3.6 beside NumPy 2.5, say: that is nothing that the installed file could help.
+        notes.append({"note": "no_interpreter", "text": "Triton's interpreter does not work here: " + broken})
+        os.environ["DIAG_NO_TRITON"] = "1"
+        module, really = _load(site_packages, False, notes)
+        results = _all_cases(module, notes)
     document = judge(results)
     document.update(path_results=results, real_import=really, uses_triton=installed.uses_triton())
     return document
+
+
+def _interpreter_error(results: List[Dict[str, Any]]) -> Optional[str]:
+    """What Triton's interpreter said of itself, if it failed where nothing else could."""
+    errors = [str(case.get("error", "")) for case in results if case["S"] == case["D"]]
+    return next((error for error in errors if error.startswith("InterpreterError")), None)
 
 
 def _load(site_packages: Path, real: Any, notes: List[Dict[str, Any]]) -> Tuple[Any, bool]:

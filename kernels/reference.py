@@ -26,15 +26,15 @@ def _one(step: VerifyStep, i: int, rows: slice, entries: slice, dtype: torch.dty
     slots = step.kv_indices[entries].long()
     k = torch.cat([step.k_buffer[slots].to(dtype) * step.k_scale, step.k[rows].to(dtype)])
     v = torch.cat([step.v_buffer[slots].to(dtype) * step.v_scale, step.v[rows].to(dtype)])
-    k, v = (x.repeat_interleave(step.group, dim=1) for x in (k, v))
-    scores = torch.einsum("mhd,nhd->hmn", step.q[rows].to(dtype), k) * step.sm_scale
+    q = step.q[rows].to(dtype).unflatten(1, (-1, step.group))  # query heads by the KV head that they share
+    scores = torch.einsum("mkgd,nkd->kgmn", q, k) * step.sm_scale
     if step.logit_cap > 0:
         scores = step.logit_cap * torch.tanh(scores / step.logit_cap)
     allowed = visible(step, i).to(scores.device)
     scores = scores.masked_fill(~allowed, float("-inf"))
     # A row without anything to attend has no softmax: it is zero, not NaN.
     weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)
-    return torch.einsum("hmn,nhd->mhd", weights, v)
+    return torch.einsum("kgmn,nkd->mkgd", weights, v).flatten(1, 2)
 
 
 def visible(step: VerifyStep, i: int) -> torch.Tensor:

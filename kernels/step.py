@@ -103,13 +103,13 @@ class Shape(NamedTuple):
 def tree_mask(width: int, tree: str, chance: random.Random) -> torch.Tensor:
     """(width, width) bool: row i may attend its ancestors and itself. Node 0 is the root."""
     own = width if tree != "padded" else max(1, width - max(1, width // 3))
-    parents = [-1] + [i - 1 if tree == "chain" else chance.randrange(i) for i in range(1, own)]
-    rows = torch.zeros(width, width, dtype=torch.bool)
+    rows: List[List[bool]] = []
     for i in range(width):
-        rows[i, i] = True
-        if 0 < i < own:
-            rows[i] |= rows[parents[i]]
-    return rows
+        parent = -1 if i == 0 or i >= own else i - 1 if tree == "chain" else chance.randrange(i)
+        row = list(rows[parent]) if parent >= 0 else [False] * width
+        row[i] = True
+        rows.append(row)
+    return torch.tensor(rows)
 
 
 def prefix_lens(shape: Shape) -> List[int]:
@@ -138,10 +138,10 @@ def made_up(shape: Shape, seed: int = 0, device: str = "cpu", lens: Optional[Lis
     kv_indptr = torch.tensor([0, *_running(lens)], dtype=torch.int32, device=device)
     starts, cells = [0], []
     for length in lens:
-        tree = tree_mask(shape.width, shape.tree, chance)
-        before = torch.ones(shape.width, length, dtype=torch.bool)
-        if not shape.skip_prefix_custom_mask and length:
-            before = torch.rand(shape.width, length, generator=torch.Generator().manual_seed(seed)) < 0.9
+        tree = tree_mask(shape.width, shape.tree, chance).to(device)
+        before = torch.ones(shape.width, length, dtype=torch.bool, device=device)
+        if not shape.skip_prefix_custom_mask:
+            before = torch.rand(shape.width, length, generator=made, device=device) < 0.9
         row = torch.cat([before, tree], dim=1).reshape(-1)
         cells.append(row)
         starts.append(starts[-1] + row.numel())
@@ -154,7 +154,7 @@ def made_up(shape: Shape, seed: int = 0, device: str = "cpu", lens: Optional[Lis
         qo_indptr=torch.arange(0, tokens + 1, shape.width, dtype=torch.int32, device=device),
         kv_indptr=kv_indptr,
         kv_indices=order.to(torch.int64),
-        custom_mask=torch.cat(cells).to(device),
+        custom_mask=torch.cat(cells),
         mask_indptr=torch.tensor(starts, dtype=torch.int64, device=device),
         max_extend_len=shape.width,
         sm_scale=1.0 / math.sqrt(shape.Lq),

@@ -371,3 +371,28 @@ def test_another_copy_of_the_engine_is_not_taken_for_this_one(tmp_path: Path) ->
     program = f"import pathlib, types, sys; sys.path.insert(0, {str(other)!r}); "
     found = run_directly(program + f"print(json.dumps(metadata.run({{'site_packages': {str(folder)!r}}})))")
     assert found["verdict"] == "right"
+
+
+def test_interpreter_that_does_not_work_here_is_done_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Triton 3.6 beside NumPy 2.5 fails at every loop: the index kernel's twin in plain torch does its work."""
+    from kernels import installed, metadata
+
+    runs = []
+
+    def all_cases(module: object, notes: list[object]) -> list[dict[str, object]]:
+        runs.append(os.environ.get("DIAG_NO_TRITON"))
+        each = [{"path": path, "bs": 1, "S": 8, "D": 8, "fields": {}} for path in metadata.PATHS]
+        return [{**case, "error": "InterpreterError: TypeError('...')"} for case in each] if len(runs) == 1 else each
+
+    monkeypatch.delenv("DIAG_NO_TRITON", raising=False)
+    monkeypatch.setattr(metadata, "_all_cases", all_cases)
+    monkeypatch.setattr(metadata, "_load", lambda *args: (object(), False))
+    monkeypatch.setattr(installed, "uses_triton", lambda: not os.environ.get("DIAG_NO_TRITON"))
+    file = tmp_path / installed.BACKEND_FILE
+    file.parent.mkdir(parents=True)
+    file.write_text("# is_target_verify", encoding="utf-8")
+    answer = metadata.answer(tmp_path, "auto")
+    assert runs == [None, "1"]
+    assert answer["verdict"] == "right"
+    assert answer["notes"][0]["note"] == "no_interpreter"
+    monkeypatch.delenv("DIAG_NO_TRITON", raising=False)
