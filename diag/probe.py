@@ -18,6 +18,7 @@ from diag.errors import DiagError, PackageNotInstalled
 from diag.fixes import catalogue
 from diag.fixes.entry import Severity
 from diag.hosts import courier, http
+from diag.hosts.inventory import Expected
 from diag.hosts.transport import Transport
 from diag.serving.client import Client
 from diag.source.detect import Detection
@@ -74,13 +75,14 @@ class ServerHealth:
 
 @dataclass(frozen=True)
 class HostReport:
-    """document: what probes/host.py answered, file contents taken out."""
+    """document: what probes/host.py answered, file contents taken out; expected: by the inventory."""
 
     host: str
     document: Mapping[str, Any]
     faults: tuple[InstalledFault, ...]
     servers: tuple[ServerHealth, ...]
     suite: str
+    expected: Expected | None = None
 
     @property
     def unknown(self) -> list[Mapping[str, str]]:
@@ -111,7 +113,7 @@ def host(
             details=[f"looked at: {env['site_packages']}" for env in document["environments"]],
         )
     servers = tuple(_server(transport, facts, questions, ask, say) for facts in document["servers"])
-    return HostReport(transport.host.name, document, faults, servers, questions.name)
+    return HostReport(transport.host.name, document, faults, servers, questions.name, transport.host.expected)
 
 
 def _faults(document: Mapping[str, Any]) -> Iterator[InstalledFault]:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 STALLED_S = 30.0  # a laptop that takes nothing for this long is gone
 
@@ -60,10 +60,6 @@ class Talk:
             self._pending += data
         line, self._pending = self._pending.split(b"\n", 1)
         return self._message(line)
-
-    def bare(self) -> Tuple[bytes, int, int]:
-        """For bytes without records from now on: what has come behind the last message, and the two descriptors."""
-        return self._pending, self._read_fd, self._write_fd
 
     @staticmethod
     def _message(line: bytes) -> Dict[str, Any]:

@@ -33,16 +33,30 @@ GPU_FIELDS = {  # of --query-gpu: our name
     "mig.mode.current": "mig_mode",
     "ecc.errors.uncorrected.volatile.total": "ecc_uncorrected",
     "compute_cap": "compute_capability",
+    "ecc.mode.current": "ecc_mode",
+    "ecc.errors.corrected.volatile.total": "ecc_corrected",
+    "retired_pages.pending": "retired_pages_pending",
+    "power.limit": "power_limit_w",
+    "clocks.sm": "clock_sm_mhz",
+    "clocks.max.sm": "clock_sm_max_mhz",
+    "clocks_throttle_reasons.active": "throttle_reasons",
+    "pcie.link.width.current": "pcie_width",
+    "pcie.link.width.max": "pcie_width_max",
+    "pcie.link.gen.max": "pcie_gen_max",
 }
-_OLD_FIELDS = list(GPU_FIELDS)[:7]  # what every driver knows
-_NUMBERS = ("index", "_mib", "_percent", "_c", "_w", "uncorrected", "pid")
+# Older drivers do not know all of them: what one of some years ago knows, and what every driver does.
+_FIELDS = (list(GPU_FIELDS), list(GPU_FIELDS)[:14], list(GPU_FIELDS)[:7])
+_NUMBERS = ("index", "_mib", "_percent", "_c", "_w", "_mhz", "corrected", "pid", "_width", "_max", "correctable")
+_REMAPPED = ("correctable", "uncorrectable", "pending", "failure")
+_SLURM = re.compile(r"SLURM_(JOB_ID|JOB_NODELIST|JOB_PARTITION|STEP_ID|PROCID|NTASKS|NNODES|NODEID|GPUS_ON_NODE)$")
 
 
 def run(args: Mapping[str, Any], talk: object = None) -> Json:
     """{} -> {"facts": {...}, "unknown": [{what, why}]}: os, kernel, machine, hostname, cpu {model, count},
     memory_bytes, memory_available_bytes, disk [{path, total_bytes, free_bytes}], gpus [{GPU_FIELDS}],
-    gpu_processes [{pid, gpu_uuid, memory_used_mib}], gpu_topology, driver, cuda (what the driver supports),
-    cuda_toolkit, xid [kernel log lines], clock_utc, clock_unix, uptime_s, user, is_root, container, env."""
+    gpu_processes [{pid, gpu_uuid, memory_used_mib}], remapped_rows [{gpu_uuid, correctable, uncorrectable, pending,
+    failure}], gpu_topology, driver, cuda (what the driver supports), cuda_toolkit, xid [kernel log lines], clock_utc,
+    clock_unix, uptime_s, user, is_root, container, slurm {variable: value}, env."""
     return Facts().collect()
 
 
@@ -50,7 +64,7 @@ class Facts:
     """Started when made, so that the slow commands run while something else is looked at."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
-        self.pool = ThreadPoolExecutor(5)
+        self.pool = ThreadPoolExecutor(6)
         self.has_driver = shutil.which("nvidia-smi") is not None
         self.asked: Dict[str, Future[Tuple[str, str]]] = {}
         if self.has_driver:
@@ -59,6 +73,10 @@ class Facts:
             self.asked["apps"] = self._ask(
                 ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"],
                 limit_s,
+            )
+            remapped = ",".join(["gpu_uuid", *("remapped_rows." + name for name in _REMAPPED)])
+            self.asked["rows"] = self._ask(
+                ["nvidia-smi", "--query-remapped-rows=" + remapped, "--format=csv,noheader,nounits"], limit_s
             )
             self.asked["head"] = self._ask(["nvidia-smi"], limit_s)
             self.asked["topology"] = self._ask(["nvidia-smi", "topo", "-m"], limit_s)
@@ -80,13 +98,14 @@ class Facts:
 
     def _gpu(self, unknown: List[Json]) -> Json:
         facts: Json = {"gpus": [], "gpu_processes": [], "gpu_topology": None, "driver": None, "cuda": None}
-        facts.update(cuda_toolkit=_toolkit(), xid=[])
+        facts.update(cuda_toolkit=_toolkit(), xid=[], remapped_rows=[])
         if not self.has_driver:
             unknown.append({"what": "GPUs", "why": "no NVIDIA driver seen (nvidia-smi is not on PATH)"})
             return facts
         facts["gpus"] = parse_gpus(self._answer("gpus", "GPUs", unknown))
         names = ["pid", "gpu_uuid", "memory_used_mib"]
         facts["gpu_processes"] = parse_csv(self._answer("apps", "processes on the GPUs", unknown), names)
+        facts["remapped_rows"] = self._remapped(unknown)
         cuda = re.search(r"CUDA Version:\s*([\d.]+)", self._answer("head", "CUDA version of the driver", unknown))
         facts["cuda"] = cuda.group(1) if cuda else None
         facts["gpu_topology"] = self._answer("topology", "GPU topology", unknown).strip() or None
@@ -95,6 +114,15 @@ class Facts:
         facts["xid"] = [line.strip() for line in log.splitlines() if "NVRM: Xid" in line][-20:]
         return facts
 
+    def _remapped(self, unknown: List[Json]) -> List[Json]:
+        said, why = self.asked["rows"].result()
+        if why:
+            # A GPU without row remapping (before Ampere, or not of a data centre) has none that could fail.
+            if not re.search("not supported|not a valid|not valid", why.lower()):
+                unknown.append({"what": "remapped rows of the GPUs", "why": why})
+            return []
+        return parse_csv(said, ["gpu_uuid", *_REMAPPED])
+
 
 # --- nvidia-smi -------------------------------------------------------------------------------------------
 
@@ -102,7 +130,7 @@ class Facts:
 def _query_gpus(limit_s: float) -> Tuple[str, str]:
     """CSV with a first line of our making that names the columns; older drivers do not know all of them."""
     said = why = ""
-    for fields in (list(GPU_FIELDS), _OLD_FIELDS):
+    for fields in _FIELDS:
         said, why = _proc.command(
             ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"], limit_s
         )
@@ -171,6 +199,7 @@ def _system() -> Json:
         "user": _user(),
         "is_root": os.geteuid() == 0,
         "container": _container(),
+        "slurm": {name: value for name, value in sorted(os.environ.items()) if _SLURM.match(name)},
         "env": _proc.telling(os.environ),
     }
 

@@ -28,9 +28,9 @@ def run(args: Mapping[str, Any], talk: Talk) -> Dict[str, Any]:
         talk.receive(None)
     except EOFError:
         os._exit(0)
-    first, read_fd, write_fd = talk.bare()
-    threading.Thread(target=_copy_up, args=(first, read_fd, peer), daemon=True).start()
-    _copy_down(peer, write_fd)
+    # What has come behind that message is bytes already.
+    threading.Thread(target=_copy_up, args=(talk._pending, talk._read_fd, peer), daemon=True).start()
+    _copy_down(peer, talk._write_fd)
     os._exit(0)
 
 

@@ -132,7 +132,7 @@ def _server(
         "listening": [f"{address}:{number}" for address, number in listens],
         "started_at_unix": started,
         "started_at_utc": _proc.utc(started) if started is not None else None,
-        "user": _user(pid),
+        "user": user_of(pid),
         "run_id": env.get(_proc.MARK),
         "env": _proc.telling(env),
         "orphan": bool(what and what.worker),
@@ -174,7 +174,7 @@ def _python(process: _proc.Process, env: Mapping[str, str], cwd: Optional[str]) 
     return shutil.which(name, path=env.get("PATH", os.defpath)) or _link(process.pid, "exe")
 
 
-def _user(pid: int) -> Optional[str]:
+def user_of(pid: int) -> Optional[str]:
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:

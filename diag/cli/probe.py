@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from diag.cli.common import JSON, connected, console, print_json
+from diag.cli.probe_text import text
+
+if TYPE_CHECKING:
+    from diag.hosts.inventory import Host
+    from diag.hosts.ssh import ParamikoTransport
 
 
 @click.group()
@@ -14,33 +21,48 @@ def probe() -> None:
 
 @probe.command()
 @click.argument("name")
+@click.option("--limit", metavar="NAMES", help="Of a group: only these names or patterns, separated by commas.")
 @click.option("--python", metavar="PATH", help="The engine's interpreter on the host, instead of those found.")
 @click.option("--suite", "suite_name", default="quick", show_default=True, help="Prompts to ask a running server.")
 @click.option("--no-prompts", is_flag=True, help="Ask running servers nothing but their configuration.")
 @click.option("--verify-all", is_flag=True, help="Hash every file of the engine's package against its RECORD.")
 @JSON
-def host(name: str, python: str | None, suite_name: str, no_prompts: bool, verify_all: bool, as_json: bool) -> int:
+def host(
+    name: str,
+    limit: str | None,
+    python: str | None,
+    suite_name: str,
+    no_prompts: bool,
+    verify_all: bool,
+    as_json: bool,
+) -> int:
     """Read host NAME over one SSH connection: facts, environments, running servers with the configuration that is
     really in force, the installed sources against their wheel, known faults with their lines, and, where a server
     runs, its answers to a short prompt suite.
 
-    Exit code 0: healthy; 1: a fault was found; 3: something that matters could not be told.
+    Of a group (or all), every host at the same time, and what differs between them: versions, files, flags,
+    environment. A host that cannot be reached costs no other its answer.
+
+    Exit code 0: healthy; 1: a fault was found, or ranks differ; 3: something that matters could not be told; 4: a host
+    of the group could not be reached.
     """
     from diag import probe as probing
+    from diag.hosts import inventory
     from diag.report import host as report
     from diag.report.text import visible
     from diag.verdict.findings import exit_code, findings
 
+    options: dict[str, Any] = {
+        "python": python,
+        "suite_name": suite_name,
+        "ask": not no_prompts,
+        "verify_all": verify_all,
+    }
+    if inventory.load().is_group(name) or limit is not None:
+        return _group(name, limit, options, as_json)
     err = console(stderr=True)
     with connected(name) as transport, err.status("connecting") as status:
-        seen = probing.host(
-            transport,
-            python=python,
-            suite_name=suite_name,
-            ask=not no_prompts,
-            verify_all=verify_all,
-            say=lambda line: status.update(visible(line)),
-        )
+        seen = probing.host(transport, **options, say=lambda line: status.update(visible(line)))
     found = findings(seen)
     if as_json:
         print_json(report.document(seen, found))
@@ -49,6 +71,40 @@ def host(name: str, python: str | None, suite_name: str, no_prompts: bool, verif
         for style, line in report.page(seen, found):
             out.print(visible(line), style=style)
     return exit_code(found)
+
+
+def _group(name: str, limit: str | None, options: dict[str, Any], as_json: bool) -> int:
+    from diag import probe as probing
+    from diag.hosts import fleet, inventory, parity
+    from diag.hosts.transport import connect
+    from diag.report import group as report
+    from diag.report.text import visible
+
+    hosts = inventory.load().select(name, limit)
+    err = console(stderr=True)
+    waiting = [host.name for host in hosts]
+
+    def one(host: Host, outer: ParamikoTransport | None) -> probing.HostReport:
+        with connect(host, outer=outer) as transport:
+            return probing.host(transport, **options)
+
+    with err.status(f"reading {len(hosts)} hosts") as status:
+
+        def on_done(result: fleet.Result[probing.HostReport]) -> None:
+            waiting.remove(result.host.name)
+            if result.error is not None:
+                err.print(visible(f"{result.host.name}: {result.error.what}"), style="red")
+            status.update(visible(f"{len(waiting)} of {len(hosts)} left: {', '.join(waiting[:4])}"))
+
+        results = fleet.each(hosts, one, on_done=on_done)
+    found = parity.differences({result.host.name: result.value.document for result in results if result.value})
+    if as_json:
+        print_json(report.document(name, results, found))
+    else:
+        out = console()
+        for style, line in report.page(results, found):
+            out.print(visible(line), style=style)
+    return report.status(results, found)
 
 
 @probe.command()
@@ -99,3 +155,6 @@ def source(
         for style, line in report.page(seen, whole_diff=diff):
             out.print(visible(line), style=style)
     return seen.exit_code
+
+
+probe.add_command(text)

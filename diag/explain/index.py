@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from diag.errors import UsageError
-from diag.explain import bisections, errors, faults, findings, texts
+from diag.explain import bisections, errors, faults, findings, machine, texts
 from diag.explain.entry import Entry, Group
 
 HEADINGS: dict[Group, str] = {
@@ -19,6 +19,7 @@ HEADINGS: dict[Group, str] = {
 ENTRIES: tuple[Entry, ...] = (
     *faults.ENTRIES,
     *findings.ENTRIES,
+    *machine.ENTRIES,
     *bisections.ENTRIES,
     *texts.ENTRIES,
     *errors.ENTRIES,

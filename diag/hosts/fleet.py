@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from diag.errors import DiagError
@@ -38,29 +38,49 @@ def each(
 ) -> list[Result[Done]]:
     """work(host, connection to its jump or None) for every host, in threads; results in the order of `hosts`.
 
-    A DiagError is that host's result. Ctrl-C is not waited out: threads that still talk are left to their limits.
-    on_done: called in this thread as each host finishes.
+    A DiagError is that host's result; anything else is raised here. Ctrl-C is not waited out: the threads are daemons,
+    and what they talk to ends when this process does. on_done: called in this thread as each host finishes.
     """
     jumps = Jumps(hosts)
-    pool = ThreadPoolExecutor(min(at_once, max(1, len(hosts))), thread_name_prefix="diag-host")
+    waiting: SimpleQueue[int] = SimpleQueue()
+    finished: SimpleQueue[tuple[int, Result[Done] | BaseException]] = SimpleQueue()
+    for at in range(len(hosts)):
+        waiting.put(at)
 
-    def one(host: Host) -> Result[Done]:
-        try:
-            with jumps.to(host) as outer:
-                return Result(host, work(host, outer))
-        except DiagError as error:
-            return Result(host, error=error)
+    def worker() -> None:
+        with suppress(Empty):
+            while True:
+                at = waiting.get_nowait()
+                finished.put((at, _one(hosts[at], work, jumps)))
 
+    for _ in range(min(at_once, len(hosts))):
+        threading.Thread(target=worker, name="diag-host", daemon=True).start()
+    done: dict[int, Result[Done]] = {}
     try:
-        waiting = {pool.submit(one, host): at for at, host in enumerate(hosts)}
-        done: dict[int, Result[Done]] = {}
-        for future in as_completed(waiting):
-            done[waiting[future]] = future.result()
-            on_done(done[waiting[future]])
-        return [done[at] for at in range(len(hosts))]
+        while len(done) < len(hosts):
+            at, result = finished.get()
+            if isinstance(result, BaseException):
+                raise result
+            done[at] = result
+            on_done(result)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        with suppress(Empty):  # those who have not begun need not
+            while True:
+                waiting.get_nowait()
         jumps.close()
+    return [done[at] for at in range(len(hosts))]
+
+
+def _one(
+    host: Host, work: Callable[[Host, ParamikoTransport | None], Done], jumps: Jumps
+) -> Result[Done] | BaseException:
+    try:
+        with jumps.to(host) as outer:
+            return Result(host, work(host, outer))
+    except DiagError as error:
+        return Result(host, error=error)
+    except BaseException as error:
+        return error
 
 
 @dataclass

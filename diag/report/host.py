@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +47,7 @@ def document(report: HostReport, found: list[Finding]) -> dict[str, Any]:
         "environments": told["environments"],
         "servers": [_server_json(server) for server in report.servers],
         "sources": told["sources"],
+        "caches": told.get("caches", []),
         "faults": [_fault_json(report, fault) for fault in report.faults],
         "suite": report.suite,
         "findings": [finding.to_json() for finding in found],
@@ -98,6 +99,7 @@ def page(report: HostReport, found: list[Finding]) -> Iterator[tuple[str, str]]:
     yield from _headline(report, found)
     yield "", ""
     yield from _facts(report.document["facts"])
+    yield from _caches(report.document.get("caches", []))
     for environment in report.document["environments"]:
         yield from _environment(environment)
     lesser = [fault for fault in report.faults if fault_severity(report, fault) == "notice"]
@@ -152,10 +154,27 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for disk in facts["disk"]:
         yield "", f"disk        {disk['path']}: {_gib(disk['free_bytes'])} of {_gib(disk['total_bytes'])} GiB free"
     for gpu in gpus:
-        words = [str(gpu[key]) for key in ("index", "name", "memory_total_mib", "memory_used_mib") if gpu.get(key)]
+        words = [str(gpu.get("index")), str(gpu.get("name"))]
+        words += [f"{gpu.get('memory_used_mib')} of {gpu.get('memory_total_mib')} MiB used"]
+        units = {"temperature_c": "°C", "power_w": "W", "clock_sm_mhz": "MHz"}
+        words += [f"{gpu[key]} {unit}" for key, unit in units.items() if gpu.get(key) is not None]
         yield "", f"gpu         {' · '.join(words)}"
+    for row in facts.get("gpu_processes", []):
+        holder = one_line(" ".join(row.get("argv") or ["(not visible here)"]), 60)
+        yield "dim", f"            pid {row['pid']}: {row.get('memory_used_mib')} MiB, {holder}"
+    if facts.get("slurm"):
+        yield "", "slurm       " + " ".join(f"{name}={value}" for name, value in facts["slurm"].items())
     if facts["driver"]:
         yield "", f"driver      {facts['driver']} · CUDA {facts['cuda']}"
+
+
+def _caches(caches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for cache in caches:
+        newest = cache.get("newest_unix")
+        when = "" if newest is None else datetime.fromtimestamp(newest, UTC).strftime(", newest %Y-%m-%d %H:%M UTC")
+        more = "" if cache["complete"] else " or more"
+        size = f"{cache['size_bytes'] / 2**20:.0f} MiB in {cache['files']} files{more}{when}"
+        yield "dim", f"cache       {cache['name']}: {cache['path']}, {size}"
 
 
 def _environment(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,10 @@ class Finding:
 
 def findings(report: HostReport) -> list[Finding]:
     """Worst first."""
-    found = [*_in_sources(report), *_in_servers(report), *_not_seen(report)]
+    from diag.hosts import expectations  # which makes findings itself
+
+    machine = expectations.findings(report.document, report.expected)
+    found = [*_in_sources(report), *_in_servers(report), *machine, *_not_seen(report)]
     order = {"fault": 0, "unknown": 1, "notice": 2}
     return sorted(found, key=lambda finding: order[finding.severity])
 

@@ -22,8 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def _finding_ids() -> set[str]:
     """First arguments of every `Finding(...)` in the code; those that are not constants are ids of faults."""
-    tree = ast.parse((ROOT / "diag/verdict/findings.py").read_text())
-    made = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "Finding"]
+    trees = [
+        ast.parse((ROOT / path).read_text()) for path in ("diag/verdict/findings.py", "diag/hosts/expectations.py")
+    ]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    made = [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "Finding"]
     first = [call.args[0] for call in made]
     assert len(first) > 5
     assert {ast.unparse(arg) for arg in first if not isinstance(arg, ast.Constant)} <= {"fault.fault"}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ from diag.hosts.transport import Transport, connect
 if TYPE_CHECKING:
     from conftest import Sshd
 
+ROOT = Path(__file__).parents[2]
 Probe = Callable[[str], str]
 ECHO = "def run(args, talk):\n    return {'args': args}\n"
 
@@ -410,3 +412,28 @@ def test_a_link_cut_midway_is_a_lost_link(start_sshd: Callable[..., Sshd], probe
 
 def _is_sshd(pid: int) -> bool:
     return "sshd" in Path(f"/proc/{pid}/comm").read_text()
+
+
+def test_a_probe_that_only_looks_ends_with_the_laptop(transport: Transport, probe: Probe, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "probes" / "_leash.py", tmp_path / "probes" / "_leash.py")
+    name = probe("""
+        import os, time
+        from . import _leash
+        def run(args, talk):
+            _leash.tie(talk)
+            talk.emit({"pid": os.getpid()})
+            if args["wait"]:
+                time.sleep(60)
+            return {"done": True}
+    """)
+    assert courier.call(transport, name, {"wait": False}) == {"done": True}
+    pids: list[int] = []
+
+    def interrupt(event: dict[str, Any]) -> None:
+        pids.append(event["pid"])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        courier.call(transport, name, {"wait": True}, timeout_s=50, on_event=interrupt)
+    while Path(f"/proc/{pids[0]}/stat").exists():  # long before its own limit
+        time.sleep(0.02)

@@ -6,12 +6,14 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from jsonschema import Draft202012Validator
 
 from diag.cli.host import host as command
+from diag.cli.probe import probe
 from diag.errors import HostUnreachable, UsageError
 from diag.hosts import fleet
 from diag.hosts.check import check
@@ -20,6 +22,8 @@ from diag.hosts.transport import connect
 
 if TYPE_CHECKING:
     from conftest import Sshd
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "probe-group.json"
 
 
 def hosts(count: int) -> list[Host]:
@@ -109,3 +113,55 @@ def test_check_tells_each_stage(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.
     assert "diag host trust unknown --fingerprint SHA256:" in page.stdout
     none = CliRunner().invoke(command, ["check", "all", "--limit", "x*"], standalone_mode=False)
     assert isinstance(none.exception, UsageError)
+
+
+@pytest.fixture
+def group(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two ranks of one installation each, and a machine that is down."""
+    monkeypatch.setenv("DIAG_CONFIG_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    text = ["schema = 1", '[groups]\nranks = ["a", "b"]\nrack = ["ranks", "down"]']
+    for name in ("a", "b"):
+        site = tmp_path / name / "lib" / "python3.11" / "site-packages"
+        (site / "sglang" / "srt").mkdir(parents=True)
+        (site / "sglang-0.5.12.dist-info").mkdir()
+        (tmp_path / name / "bin").mkdir()
+        (tmp_path / name / "bin" / "python").symlink_to("/usr/bin/python3")
+        (tmp_path / name / "pyvenv.cfg").write_text("version = 3.11.2\n")
+        common = f'address = "127.0.0.1"\nport = {sshd.port}\nidentity_file = "{sshd.user_key}"\n'
+        python = f'python = "{tmp_path / name}/bin/python"\n'
+        text.append(f'[hosts.{name}]\n{common}{python}known_hosts = "{sshd.known_hosts}"')
+    text.append('[hosts.down]\naddress = "127.0.0.1"\nport = 1')
+    (tmp_path / "hosts.toml").write_text("\n".join(text))
+    return tmp_path
+
+
+def probe_group(*words: str) -> tuple[int, dict[str, Any], str]:
+    ran = CliRunner().invoke(probe, ["host", *words, "--json"], standalone_mode=False)
+    assert ran.exception is None, ran.output
+    return ran.return_value, json.loads(ran.stdout), ran.stderr
+
+
+@pytest.mark.sshd
+def test_a_group_is_compared_and_a_dead_host_is_only_missing(sshd: Sshd, group: Path) -> None:
+    before = sshd.execs()
+    code, told, err = probe_group("rack", "--no-prompts")
+    assert sshd.execs() == before + 2
+    assert code == 4
+    assert list(told["hosts"]) == ["a", "b", "down"]
+    assert told["hosts"]["down"]["error"]["kind"] == "host_unreachable"
+    assert "down (127.0.0.1 port 1)" in err
+    assert told["differences"] == []
+    # One rank gets another version, and a file of it is changed by hand.
+    site = group / "b" / "lib" / "python3.11" / "site-packages"
+    (site / "sglang-0.5.12.dist-info").rename(site / "sglang-0.5.9.dist-info")
+    code, told, _ = probe_group("ranks", "--no-prompts")
+    assert code == 1
+    assert {"what": "package sglang", "matters": True, "values": {"a": "0.5.12", "b": "0.5.9"}} in told["differences"]
+    page = CliRunner().invoke(probe, ["host", "ranks", "--no-prompts"], standalone_mode=False)
+    assert "  package sglang" in page.stdout
+    assert "    0.5.9: b" in page.stdout
+    code, told, _ = probe_group("ranks", "--no-prompts", "--limit", "a")
+    assert list(told["hosts"]) == ["a"]
+    problems = list(Draft202012Validator(json.loads(SCHEMA.read_text())).iter_errors(told))
+    assert problems == []

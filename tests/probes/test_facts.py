@@ -14,13 +14,16 @@ from probes import facts
 
 FIELDS = list(facts.GPU_FIELDS)
 HEAD = ",".join(FIELDS) + "\n"
-ROW = "0, NVIDIA H200, GPU-1f, 00000000:0F:00.0, 575.57.08, 143771, 512, 3, 31, 76.61, Enabled, Disabled, 0, 9.0"
+SOME = "0, NVIDIA H200, GPU-1f, 00000000:0F:00.0, 575.57.08, 143771, 512, 3, 31, 76.61, Enabled, Disabled, 0, 9.0"
+ROW = SOME + ", Enabled, 0, [N/A], 700.00, 405, 1980, 0x0000000000000001, 16, 16, 5"  # as driver 580 on an H200 answers
 
 
 def test_a_gpu_with_all_its_fields() -> None:
     [gpu] = facts.parse_gpus(HEAD + ROW + "\n")
     assert gpu["name"] == "NVIDIA H200"
     assert (gpu["index"], gpu["memory_total_mib"], gpu["power_w"]) == (0, 143771, 76.61)
+    assert (gpu["throttle_reasons"], gpu["pcie_width"], gpu["clock_sm_max_mhz"]) == ("0x0000000000000001", 16, 1980)
+    assert (gpu["retired_pages_pending"], gpu["ecc_corrected"], gpu["power_limit_w"]) == (None, 0, 700)
     assert (gpu["driver"], gpu["compute_capability"], gpu["mig_mode"]) == ("575.57.08", "9.0", "Disabled")
 
 
@@ -75,6 +78,7 @@ def test_a_driver_that_answers(nvidia_smi: Path) -> None:
         nvidia_smi,
         f"""case "$*" in
         --query-gpu=*) echo '{ROW}';;
+        --query-remapped-rows=*) echo 'GPU-1f, 0, 1, No, Yes';;
         --query-compute-apps=*) echo '4242, GPU-1f, 1024';;
         topo*) printf '\\tGPU0\\nGPU0\\t X\\n';;
         *) echo '| NVIDIA-SMI 575.57.08   Driver Version: 575.57.08   CUDA Version: 12.9 |';;
@@ -83,6 +87,8 @@ def test_a_driver_that_answers(nvidia_smi: Path) -> None:
     found = facts.run({})
     assert [gpu["uuid"] for gpu in found["facts"]["gpus"]] == ["GPU-1f"]
     assert found["facts"]["gpu_processes"] == [{"pid": 4242, "gpu_uuid": "GPU-1f", "memory_used_mib": 1024}]
+    [rows] = found["facts"]["remapped_rows"]
+    assert rows == {"gpu_uuid": "GPU-1f", "correctable": 0, "uncorrectable": 1, "pending": "No", "failure": "Yes"}
     assert (found["facts"]["driver"], found["facts"]["cuda"]) == ("575.57.08", "12.9")
     assert found["facts"]["gpu_topology"].startswith("GPU0")
     assert "GPUs" not in whys(found)
@@ -98,6 +104,18 @@ def test_an_old_driver_is_asked_for_less(nvidia_smi: Path) -> None:
     )
     [gpu] = facts.run({})["facts"]["gpus"]
     assert (gpu["name"], gpu["memory_total_mib"]) == ("Tesla V100", 16160)
+    install(
+        nvidia_smi,
+        f"""case "$*" in
+        *pcie.link*) echo 'Field "clocks_throttle_reasons.active" is not a valid field to query.'; exit 2;;
+        --query-remapped-rows*) echo 'Option "--query-remapped-rows" is not valid.' ; exit 2;;
+        --query-gpu=*) echo '{SOME}';;
+        esac""",
+    )
+    found = facts.run({})
+    [gpu] = found["facts"]["gpus"]
+    assert (gpu["compute_capability"], "pcie_width" in gpu) == ("9.0", False)
+    assert found["facts"]["remapped_rows"] == []
 
 
 def test_a_driver_that_fails_or_hangs_is_unknown_with_its_own_words(nvidia_smi: Path) -> None:
