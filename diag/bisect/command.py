@@ -19,9 +19,11 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from typing import IO
 
 from diag.bisect.decision import Next
 from diag.bisect.executor import Cancelled
@@ -34,6 +36,7 @@ from diag.verdict.compare import Kind, TextVerdict
 SKIP = 125
 TAIL_LINES = 20
 KEPT_CHARS = 4000
+READ_BYTES = 1 << 20
 _COUNTS = re.compile(r"^garbled=(\d{1,4})/(\d{1,4})\s*$", re.MULTILINE)
 _SIGNATURE = re.compile(r"^signature=(\S.{0,119}?)\s*$", re.MULTILINE)
 
@@ -93,17 +96,18 @@ class CommandBench:
 
     def _run(self, env: Mapping[str, str]) -> tuple[int | None, str]:
         """(exit code or None after the time limit, what it printed). Its process group is gone when this returns."""
-        with _started(self._command, env, self.cwd) as child:
+        with tempfile.TemporaryFile() as output, _started(self._command, env, output, self.cwd) as child:
             self._child = child
             try:
                 if self._cancelled.is_set():
                     raise Cancelled
-                raw, _ = child.communicate(b"go\n", timeout=self._timeout_s)
-                return child.returncode, raw.decode(errors="replace")
+                _tell(child, b"go\n")
+                code = child.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
                 return None, ""
             finally:
                 self._child = None
+            return code, _read(output)
 
 
 def environment(config: Mapping[str, Value]) -> dict[str, str]:
@@ -146,14 +150,31 @@ def texts_from(output: str, outcome: Outcome) -> tuple[TextVerdict, ...]:
     return tuple(TextVerdict(str(n), "alone", kind, "", None, why) for n, kind in enumerate(kinds, 1))
 
 
+def _tell(child: subprocess.Popen[bytes], line: bytes) -> None:
+    """One line, and no more. It may be gone already."""
+    if child.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
+            pipe.write(line)
+
+
+def _read(output: IO[bytes]) -> str:
+    """What was printed; of very much the end."""
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - READ_BYTES))
+    return output.read().decode(errors="replace")
+
+
 @contextlib.contextmanager
-def _started(command: str, env: Mapping[str, str], cwd: str | None) -> Iterator[subprocess.Popen[bytes]]:
-    """Waiting for its line, in a process group of its own, which is gone afterwards."""
+def _started(
+    command: str, env: Mapping[str, str], output: IO[bytes], cwd: str | None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Waiting for its line, in a process group of its own, which is gone afterwards. It writes to a file and not to a
+    pipe: what it leaves running may hold its output open, and is not waited for."""
     with (
         subprocess.Popen(
             ["/bin/sh", "-c", _BEGIN, "sh", command],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **env},
             cwd=cwd,
@@ -165,8 +186,6 @@ def _started(command: str, env: Mapping[str, str], cwd: str | None) -> Iterator[
             yield child
         finally:
             _end_group(child.pid)
-            if child.poll() is None:
-                child.communicate()
 
 
 @contextlib.contextmanager
@@ -182,7 +201,7 @@ def _guarded(group: int) -> Iterator[None]:
         try:
             yield
         finally:
-            guard.communicate(b"done\n")
+            _tell(guard, b"done\n")
 
 
 def _end_group(group: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from diag.bisect.command import CommandBench, environment, judge, texts_from
 from diag.bisect.decision import Next
+from diag.bisect.executor import Cancelled
 from diag.bisect.space import Factor, Space
 from diag.bisect.trial import Outcome
 from diag.errors import PreconditionFailed
@@ -65,6 +67,30 @@ def test_counts_become_verdicts() -> None:
     assert texts_from("garbled=1/4", Outcome.SKIP) == ()
 
 
+def test_its_signature_is_what_it_says() -> None:
+    assert tried("echo signature=HTTP 500; exit 1").signature == "HTTP 500"  # type: ignore[attr-defined]
+    assert tried("echo garbled=1/2; exit 1").signature == "fails"  # type: ignore[attr-defined]
+    assert tried("echo signature=x").signature == ""  # type: ignore[attr-defined]
+
+
+def test_a_host_is_in_the_environment_where_there_is_one() -> None:
+    step = Next({"batch": 8, "graph": True}, "to see")
+    trial = CommandBench(SPACE, 'test "$DIAG_HOST" = gpu1', 30, "gpu1").trial(1, step)
+    assert (trial.outcome, trial.host) == (Outcome.PASS, "gpu1")
+    assert tried('test -z "$DIAG_HOST"').outcome is Outcome.PASS  # type: ignore[attr-defined]
+
+
+def test_cancelled_from_another_thread_it_ends_at_once() -> None:
+    bench = CommandBench(SPACE, "sleep 60", 60)
+    timer = threading.Timer(0.3, bench.cancel)
+    timer.start()
+    with pytest.raises(Cancelled):
+        bench.trial(1, Next({"batch": 8, "graph": True}, "to see"))
+    timer.join()
+    with pytest.raises(Cancelled):
+        bench.trial(2, Next({"batch": 8, "graph": True}, "to see"))
+
+
 def gone(pid: int) -> bool:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
@@ -76,6 +102,14 @@ def gone(pid: int) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def test_a_child_that_holds_its_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    trial = tried(f"echo first; sleep 300 & echo $! > {pid_file}; echo garbled=1/2; exit 1")
+    assert trial.outcome is Outcome.FAIL  # type: ignore[attr-defined]
+    assert trial.garbled == 1  # type: ignore[attr-defined]
+    assert gone(int(pid_file.read_text()))
 
 
 @pytest.mark.parametrize("ending", ["exit 1", "sleep 60"])
