@@ -43,7 +43,7 @@ _SIGNATURE = re.compile(r"^signature=(\S.{0,119}?)\s*$", re.MULTILINE)
 # The command waits for a line before it begins, and the guard kills its group when the pipe to us ends without a word:
 # so nothing of it outlives us, whenever we are killed.
 _BEGIN = 'read -r go || exit 0; exec /bin/sh -c "$1" </dev/null'
-_GUARD = 'read -r done || kill -KILL -- "-$1"'
+_GUARD = 'read -r done || kill -s KILL -- "-$1"'
 
 
 class CommandBench:
