@@ -121,7 +121,7 @@ def test_versions_are_laid_out_tried_and_taken_away(diag: Diag, project: Path, e
 def test_versions_that_do_not_start_are_said_and_not_guessed(diag: Diag, project: Path, env: dict[str, str]) -> None:
     states = {"1.0": "healthy", "1.1": "dead", "1.2": "garbled"}
     env |= released(project, states)
-    ran = diag(*arguments("versions", "1.0", "1.3"), env=env, cwd=project)
+    ran = diag(*arguments("versions", "1.0", "1.2"), env=env, cwd=project)
     assert ran.code == 3, ran.err
     assert ran.out.startswith("NARROWED")
     assert "left          2 of 2, one of which it is:" in ran.out
