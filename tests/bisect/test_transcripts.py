@@ -8,7 +8,7 @@ tried, `number`: of the trial); does_not_start, over what was asked; reported {n
 is in force; signature {text: when}, how it fails where that holds; max_trials; flaky, as of the command.
 
 Chance: seed, flake (a failure is not seen), alarms (a failure where all is well), flake_after {trial number: flake};
-infra [trial numbers], answers that were lost. hosts: how many at once.
+infra [trial numbers], answers that were lost. hosts: how many at once. over: of versions or commits (over_scenario.py).
 
 `pytest --update-transcripts` writes the transcripts anew. Read the difference: it is what users will see.
 """
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import over_scenario
 import pytest
 from simulated_host import SimulatedHost
 
@@ -36,7 +37,7 @@ from diag.report import bisect as report
 FOLDER = Path(__file__).resolve().parent.parent / "transcripts"
 KEYS = {
     *("about", "factors", "derived", "constraints", "fault", "does_not_start", "reported", "signature", "max_trials"),
-    *("flaky", "seed", "flake", "alarms", "flake_after", "infra", "hosts"),
+    *("flaky", "seed", "flake", "alarms", "flake_after", "infra", "hosts", "over"),
 }
 RULE = "---\n"
 
@@ -95,6 +96,11 @@ def disturbance(header: Mapping[str, Any]) -> Callable[[int, Outcome], Outcome]:
     return disturb
 
 
+def scenario(header: Mapping[str, Any]) -> tuple[SimulatedHost, Search]:
+    host = scenario_host(header)
+    return host, scenario_search(header, host.space)
+
+
 def scenario_search(header: Mapping[str, Any], over: Space) -> Search:
     most = header.get("max_trials", 200 if header.get("flaky") else 32)
     inner = BayesianSearch(over, deterministic=None if header.get("flaky") else True, max_trials=most)
@@ -102,14 +108,15 @@ def scenario_search(header: Mapping[str, Any], over: Space) -> Search:
 
 
 def transcript(header: Mapping[str, Any]) -> Iterator[str]:
-    host = scenario_host(header)
-    search = scenario_search(header, host.space)
+    over = "over" in header
+    host, search = over_scenario.scenario(header, disturbance(header)) if over else scenario(header)
     verdict = yield from at_once(host, search, header["hosts"]) if "hosts" in header else one_by_one(host, search)
     yield ""
     yield from told(verdict)
     yield ""
     result = Result("a-run", verdict, tuple(host.trials), 0.0, "a-journal")
-    for _, line in report.page(result, host.space, "a-host", None):
+    page = over_scenario.told(header, result) if over else report.page(result, host.space, "a-host", None)
+    for _, line in page:
         if line.startswith("  # "):  # the table repeats the trials above
             break
         yield line.rstrip()

@@ -224,7 +224,7 @@ class FirstBadSearch:
         if step.index is None:
             if waiting:
                 return []
-            return self._narrowed(view, "what is left cannot be told apart: the places between do not start")
+            return self._narrowed(view, "what is left cannot be told apart: what lies between cannot be tried")
         return [Next(self.axis.config(at), self._purpose(view, step, at, exact)) for at in (step.index, *step.more)]
 
     def _decide(self, view: _View, waiting: Sequence[int], hosts: int) -> tuple[commits.Step, bool]:
