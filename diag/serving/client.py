@@ -150,7 +150,7 @@ def scores_from(
         rival_gap = None
         if rival is not None and rival[0] == at:
             rival_gap = next((best - value for value, token in top if token == rival[1]), None)
-        scores.append(Score(gap_nats=gap, rival_gap_nats=rival_gap))
+        scores.append(Score(gap, rival_gap, None if own is None else -own[0]))
     return scores
 
 

@@ -16,14 +16,14 @@ a fluent but wrong one 0.32; garbled ones 5.5 to 39.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 MARGIN_NATS = 0.25
 """Twice the largest gap seen in a healthy output (0.125), below the smallest in a wrong one (0.32)."""
 
-RULES = 1
+RULES = 2
 """Version of the rules below and of the suite's judging; a run is not resumed under other rules than it began with."""
 
 How = Literal["alone", "together"]
@@ -38,11 +38,12 @@ class Score:
     """Teacher-forced score of one emitted token. gap_nats: best log-probability minus this token's, >= 0.
 
     rival_gap_nats: the same for the reference's token at this place; None where it was not asked for or is not
-    among the best tokens the server reported (so further away than those).
+    among the best tokens the server reported (so further away than those). surprise_nats: -ln p of the token itself.
     """
 
     gap_nats: float
     rival_gap_nats: float | None = None
+    surprise_nats: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,20 @@ def first_divergence(tokens: Sequence[int], reference: Sequence[int]) -> int | N
         if token != wanted:
             return at
     return None if len(tokens) == len(reference) else min(len(tokens), len(reference))
+
+
+def ending(references: Iterable[tuple[Sequence[int], bool]]) -> int | None:
+    """The token that ends an answer, from answers of the good configuration: (token ids, whether it stopped by itself).
+
+    None where they do not agree on one, or have it elsewhere as well: then it is no end-of-text token, and the server
+    does not report that.
+    """
+    stopped = [ids for ids, by_itself in references if by_itself and ids]
+    last = {ids[-1] for ids in stopped}
+    if len(last) != 1:
+        return None
+    (token,) = last
+    return None if any(token in ids[:-1] for ids in stopped) else token
 
 
 def judge_divergence(

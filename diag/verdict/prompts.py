@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from diag import bundle, yamlfile
 from diag.errors import UsageError
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return text
+from diag.verdict.patterns import pattern
 
 
 class SuitePrompt(BaseModel):
@@ -29,7 +21,7 @@ class SuitePrompt(BaseModel):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     text: str | None = None
     user: str | None = None
-    expect: Annotated[str, AfterValidator(_pattern)] | None = None
+    expect: Annotated[str, AfterValidator(pattern)] | None = None
 
     @model_validator(mode="after")
     def _one_of(self) -> SuitePrompt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.serving.client import Answer, Client, Prompt
 from diag.verdict.compare import (
@@ -13,6 +13,7 @@ from diag.verdict.compare import (
     Kind,
     Score,
     TextVerdict,
+    ending,
     first_divergence,
     judge_alone,
     judge_divergence,
@@ -54,29 +55,36 @@ def references(asked: list[Asked]) -> dict[str, Answer]:
 class Judge:
     """Judges the answers of one server; asks it to score where a comparison alone does not settle it."""
 
-    def __init__(self, client: Client, suite: Suite, margin_nats: float = MARGIN_NATS) -> None:
-        self._client, self._margin = client, margin_nats
+    def __init__(
+        self, client: Client, suite: Suite, margin_nats: float = MARGIN_NATS, scorer: Client | None = None
+    ) -> None:
+        """scorer: a server that is known to be good, which scores instead of the one that is judged."""
+        self._client, self._margin = scorer or client, margin_nats
         self._prompts = {p.name: Prompt(p.name, suite.rendered(p)) for p in suite.prompts}
         self._expect = {p.name: p.expect for p in suite.prompts}
         self._ids: dict[str, list[int] | None] = {}
 
     def against(self, asked: list[Asked], reference: Mapping[str, Answer]) -> list[TextVerdict]:
         """Each answer against the good configuration's."""
-        return [self._compared(a, reference[a.answer.prompt]) for a in asked]
+        end = ending((r.token_ids, r.finish_reason == "stop") for r in reference.values())
+        return [self._compared(a, reference[a.answer.prompt], end) for a in asked]
 
     def unaided(self, asked: list[Asked]) -> list[TextVerdict]:
         """Each answer by itself: the model's own scores, and what the prompt says of a right answer."""
         return [self._alone(a) for a in asked]
 
-    def _compared(self, asked: Asked, reference: Answer) -> TextVerdict:
+    def _compared(self, asked: Asked, reference: Answer, end: int | None) -> TextVerdict:
         answer = asked.answer
         if answer.error:
             return self._verdict(asked, "no_answer", answer.error, reference)
         at = first_divergence(answer.token_ids, reference.token_ids)
         if at is None:
+            if not reference.text.startswith(answer.text.rstrip("\ufffd")):
+                why = "the same token ids as the good configuration's, another text: the detokeniser"
+                return self._verdict(asked, "garbled", why, reference)
             return self._verdict(asked, "identical", "token for token the same", reference)
         rival = (at, reference.token_ids[at]) if at < len(reference.token_ids) else None
-        scores = self._scores(answer, rival)
+        scores = self._scores(_with_end(answer, end), rival)
         kind, why, worst = judge_divergence(at, scores, self._margin)
         return self._verdict(asked, kind, why, reference, diverges_at=at, worst=worst, gap=_gap(scores, worst))
 
@@ -124,6 +132,12 @@ class Judge:
             accept_length=asked.answer.accept_length,
             token_ids=asked.answer.token_ids,
         )
+
+
+def _with_end(answer: Answer, end: int | None) -> Answer:
+    """Where the server says that the answer stopped by itself, the token that ends one is what has to be likely."""
+    stopped = answer.finish_reason == "stop" and answer.token_ids[-1:] != (end,)
+    return replace(answer, token_ids=(*answer.token_ids, end)) if end is not None and stopped else answer
 
 
 def _gap(scores: list[Score] | None, worst: int | None) -> float | None:

@@ -123,3 +123,32 @@ def test_a_prompt_is_tokenized_once() -> None:
     client = FakeClient({(1,): [Score(0.0)]})
     judge(client).unaided([asked("a", 1), asked("a", 1), asked("b", 1)])
     assert client.tokenized == ["a", "b"]
+
+
+STOPPED = {name: Answer(name, text="ok", token_ids=(1, 2, 9), finish_reason="stop") for name in ("a", "b")}
+
+
+def test_an_answer_that_stops_without_the_token_that_ends_one_is_scored_with_it() -> None:
+    early = Asked("alone", Answer("a", text="o", token_ids=(1, 4), finish_reason="stop"))
+    client = FakeClient({(1, 4, 9): [Score(0.0), Score(0.0, 0.0), Score(7.0)]})
+    (verdict,) = judge(client).against([early], STOPPED)
+    assert (verdict.kind, verdict.worst_gap_nats, verdict.worst_at) == ("garbled", 7.0, 2)
+    cut = Asked("alone", Answer("a", text="o", token_ids=(1, 4), finish_reason="length"))
+    (verdict,) = judge(FakeClient({(1, 4): [Score(0.0), Score(0.0, 0.0)]})).against([cut], STOPPED)
+    assert verdict.kind == "near_tie"
+
+
+def test_right_ids_and_another_text_are_the_detokeniser() -> None:
+    wrong = Asked("alone", Answer("a", text="xy", token_ids=(1, 2, 3)))
+    (verdict,) = judge(FakeClient()).against([wrong], GOOD)
+    assert verdict.kind == "garbled"
+    assert "detokeniser" in verdict.why
+    cut = Asked("alone", Answer("a", text="o\ufffd", token_ids=(1, 2, 3)))
+    assert judge(FakeClient()).against([cut], GOOD)[0].kind == "identical"
+
+
+def test_a_good_server_scores_in_place_of_the_one_that_is_judged() -> None:
+    itself, good = FakeClient({(1, 4): [Score(0.0)] * 2}), FakeClient({(1, 4): [Score(0.0), Score(8.0)]})
+    by_good = Judge(itself, ASK, scorer=good)  # type: ignore[arg-type]
+    assert by_good.against([asked("a", 1, 4)], GOOD)[0].kind == "garbled"
+    assert itself.tokenized == []

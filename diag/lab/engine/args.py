@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from diag.lab.engine.fault_names import FAULTS
+
 ALGORITHMS = ("DDTREE", "NGRAM")
 
 
@@ -37,6 +39,10 @@ class ServerArgs:
     speculative_ngram_max_bfs_breadth: int | None
     draft_token_num: int | None
     random_seed: int
+    lab_fault: str
+    lab_fault_chance: float
+    lab_fault_above: int
+    lab_fault_past: int
     # what the backend's constructor reads besides
     triton_attention_num_kv_splits: int = 8
     triton_attention_split_tile_size: int | None = None
@@ -82,6 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--device", choices=["cpu"], default="cpu")
     p.add_argument("--trust-remote-code", action="store_true")
     p.add_argument("--skip-server-warmup", action="store_true")
+    # Lab only: a fault that is known to be there (faults.py).
+    p.add_argument("--lab-fault", choices=sorted(FAULTS), default="")
+    p.add_argument("--lab-fault-chance", type=float, default=1.0)
+    p.add_argument("--lab-fault-above", type=int, default=0)
+    p.add_argument("--lab-fault-past", type=int, default=0)
     return p
 
 
@@ -91,6 +102,8 @@ def parse(argv: Sequence[str]) -> ServerArgs:
     raw = parser.parse_args(argv)
     if raw.max_running_requests < 1:
         parser.error("--max-running-requests must be at least 1")
+    if not 0 <= raw.lab_fault_chance <= 1:
+        parser.error("--lab-fault-chance is a probability")
     block, width, topk = _speculation(parser, raw)
     return ServerArgs(
         model_path=raw.model_path,
@@ -112,6 +125,10 @@ def parse(argv: Sequence[str]) -> ServerArgs:
         speculative_ngram_max_bfs_breadth=raw.speculative_ngram_max_bfs_breadth,
         draft_token_num=width,
         random_seed=raw.random_seed,
+        lab_fault=raw.lab_fault,
+        lab_fault_chance=raw.lab_fault_chance,
+        lab_fault_above=raw.lab_fault_above,
+        lab_fault_past=raw.lab_fault_past,
     )
 
 

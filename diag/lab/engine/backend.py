@@ -82,6 +82,7 @@ class InstalledBackend:
         with bundle.load("kernels.builder").nothing_is_compiled():
             self.backend = self.module.TritonAttnBackend(runner)
         self._captured: dict[int, Any] = {}
+        self._late: torch.Tensor | None = None
 
     def extend(self, req_pool_indices: torch.Tensor, prefix_lens: list[int], extend_lens: list[int]) -> Any:
         seq_lens = torch.tensor([p + e for p, e in zip(prefix_lens, extend_lens, strict=True)])
@@ -138,9 +139,12 @@ class InstalledBackend:
             )
             self._captured[bs] = self.backend.forward_metadata
 
-    def replay_verify(self, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor, spec_info: VerifyInput) -> Any:
+    def replay_verify(
+        self, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor, spec_info: VerifyInput, stale_mask: bool = False
+    ) -> Any:
         """Refill the static buffers and hand back the metadata captured for this batch size."""
         bs = len(req_pool_indices)
+        before = self.backend.cuda_graph_custom_mask.clone() if stale_mask else None
         self.backend.init_forward_metadata_replay_cuda_graph(
             bs,
             req_pool_indices,
@@ -151,4 +155,8 @@ class InstalledBackend:
             spec_info,
             seq_lens,
         )
+        if before is not None:  # the lab's fault of that name: the copy into the static buffer comes a step late
+            fresh = self.backend.cuda_graph_custom_mask.clone()
+            late, self._late = self._late, fresh
+            self.backend.cuda_graph_custom_mask.copy_(before if late is None else late)
         return self._captured[bs]

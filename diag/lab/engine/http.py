@@ -114,7 +114,9 @@ class Api:
         if not isinstance(messages, list) or not messages:
             raise BadRequest("messages: a list with at least one message is needed")
         try:
-            rendered = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            rendered = self.scheduler.fault.rendered(messages)
+            if rendered is None:
+                rendered = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # the template is data of the model; whatever it raises is the request's fault
             raise BadRequest(f"messages: the chat template refused them: {error}") from None
         done = [await self._run(self.tokenizer.encode(rendered), _openai_params(body))]
@@ -197,7 +199,8 @@ class Api:
     # answers
 
     def _text(self, request: Request) -> str:
-        text: str = self.tokenizer.decode(request.output_ids, skip_special_tokens=True)
+        ids = self.scheduler.fault.detokenised(request.output_ids, self.scheduler.model.vocab_size)
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
     def _generate_answer(self, request: Request) -> dict[str, Any]:
@@ -205,7 +208,7 @@ class Api:
             "finish_reason": request.finish_reason,
             "prompt_tokens": len(request.input_ids),
             "completion_tokens": len(request.output_ids),
-            "cached_tokens": 0,
+            "cached_tokens": request.cached_tokens,
             "e2e_latency": request.finished_at - request.started_at,
         }
         if self.args.draft_token_num is not None:

@@ -28,13 +28,17 @@ def main(site_packages: Path, argv: list[str]) -> None:
 
     from diag import bundle
     from diag.lab.engine.backend import InstalledBackend
+    from diag.lab.engine.faults import draw
     from diag.lab.engine.http import Api, with_eos
     from diag.lab.engine.model import Model
     from diag.lab.engine.scheduler import Scheduler
 
     torch.manual_seed(raw.random_seed)
-    model = Model(Path(raw.model_path), raw.num_slots)
     tokenizer = AutoTokenizer.from_pretrained(raw.model_path)
+    fault = draw(raw.lab_fault, raw.lab_fault_chance, raw.lab_fault_above, raw.lab_fault_past, tokenizer)
+    if raw.lab_fault:
+        log.info("lab fault: %s", fault.name or f"{raw.lab_fault} was not drawn")
+    model = Model(Path(raw.model_path), raw.num_slots, fault)
     args = with_eos(raw, tokenizer)
     log.info("Load weight end. type=%s, dtype=float32", type(model).__name__)
 
@@ -52,7 +56,7 @@ def main(site_packages: Path, argv: list[str]) -> None:
     file = site_packages / installed.BACKEND_FILE
     kernels = "triton interpreter" if installed.uses_triton() else "plain torch, without triton"
     log.info("Attention backend: %s, index kernels: %s", file, kernels)
-    scheduler = Scheduler(args, model, backend, req_to_token)
+    scheduler = Scheduler(args, model, backend, req_to_token, fault)
     if not args.disable_cuda_graph and args.draft_token_num is not None:
         log.info("Capture cuda graph end. bs=1..%d, width=%d", args.max_running_requests, args.draft_token_num)
 
@@ -60,6 +64,7 @@ def main(site_packages: Path, argv: list[str]) -> None:
         "attention_backend_file": str(file),
         "attention_backend_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
         "index_kernels": kernels,
+        "lab_fault_drawn": bool(fault.name),
     }
     app = Api(args, scheduler, tokenizer, _version(site_packages), plan).app()
     log.info("The server is fired up and ready to roll!")

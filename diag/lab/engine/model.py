@@ -13,6 +13,7 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 from diag.lab.engine.attention import RequestPlan, attend
+from diag.lab.engine.faults import Damage, Fault
 
 _NAME = "diag_lab_paged"
 
@@ -20,7 +21,8 @@ _NAME = "diag_lab_paged"
 class Model:
     """num_slots: size of the KV pool in tokens."""
 
-    def __init__(self, folder: Path, num_slots: int) -> None:
+    def __init__(self, folder: Path, num_slots: int, fault: Fault | None = None) -> None:
+        self._fault = fault or Fault()
         AttentionInterface.register(_NAME, self._attention)
         self._model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation=_NAME
@@ -47,9 +49,10 @@ class Model:
         *,
         own_rows: bool,
         logits_of: torch.Tensor | None = None,
+        damage: Damage | None = None,
     ) -> torch.Tensor:
         """input_ids, positions, slots: [T] int64. Returns logits [T or len(logits_of), vocab] float32."""
-        self._step = _Step(slots, plans, own_rows)
+        self._step = _Step(slots, plans, own_rows, damage)
         hidden = self._model.model(
             input_ids=input_ids[None],
             position_ids=positions[None],
@@ -69,6 +72,7 @@ class Model:
         if step is None:
             raise RuntimeError("attention outside a step")
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        k, v = self._fault.stored(k), self._fault.stored(v)
         self._keys[layer, step.slots], self._values[layer, step.slots] = k, v
         if self._out.shape[0] < q.shape[0]:
             self._out = torch.zeros(q.shape[0], self.num_attention_heads, self.head_dim)
@@ -84,9 +88,18 @@ class Model:
             own_rows=step.own_rows,
             scaling=scaling,
         )
+        if step.damage is not None:
+            step.damage(layer, out)
         return out.clone()[None], None
+
+    def take(self, slots: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of what the pool holds there: K and V, each [layers, len(slots), Hkv, D]."""
+        return self._keys[:, slots].clone(), self._values[:, slots].clone()
+
+    def put(self, slots: list[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        self._keys[:, slots], self._values[:, slots] = keys, values
 
 
 class _Step:
-    def __init__(self, slots: torch.Tensor, plans: list[RequestPlan], own_rows: bool) -> None:
-        self.slots, self.plans, self.own_rows = slots, plans, own_rows
+    def __init__(self, slots: torch.Tensor, plans: list[RequestPlan], own_rows: bool, damage: Damage | None) -> None:
+        self.slots, self.plans, self.own_rows, self.damage = slots, plans, own_rows, damage

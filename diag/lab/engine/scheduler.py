@@ -19,6 +19,7 @@ from diag.lab.engine.args import ServerArgs
 from diag.lab.engine.attention import RequestPlan, plan_decode, plan_extend
 from diag.lab.engine.backend import InstalledBackend, VerifyInput
 from diag.lab.engine.draft import propose
+from diag.lab.engine.faults import Fault, Stage
 from diag.lab.engine.model import Model
 from diag.lab.engine.tree import DraftTree, accept_greedy, flat_custom_mask, pad_tree
 
@@ -41,6 +42,7 @@ class Request:
     output_logprobs: list[LogProb] = field(default_factory=list)
     finish_reason: dict[str, Any] | None = None
     verify_steps: int = 0
+    cached_tokens: int = 0
     error: str | None = None
     # scheduler state: row of req_to_token, and the pool slots whose K and V are committed
     row: int = -1
@@ -80,9 +82,16 @@ class Counters:
 class Scheduler:
     """Owns the model, the pools and the backend; everything that touches them runs on its one thread."""
 
-    def __init__(self, args: ServerArgs, model: Model, backend: InstalledBackend, req_to_token: torch.Tensor) -> None:
+    def __init__(
+        self,
+        args: ServerArgs,
+        model: Model,
+        backend: InstalledBackend,
+        req_to_token: torch.Tensor,
+        fault: Fault | None = None,
+    ) -> None:
         self.args, self.model, self.backend = args, model, backend
-        self.req_to_token = req_to_token
+        self.req_to_token, self.fault = req_to_token, fault or Fault()
         self.counters = Counters()
         self._free_rows = list(range(req_to_token.shape[0]))
         self._free_slots = list(range(1, args.num_slots))  # slot 0 takes the writes of padding, as in SGLang
@@ -133,22 +142,41 @@ class Scheduler:
         for request, length in zip(batch, lens):
             self._commit(request, slots[at : at + length])
             at += length
-        metadata = self.backend.extend(self._rows(batch), [0] * len(batch), lens)
+        prefixes = [self._reused(request) for request in batch]
+        extends = [length - prefix for length, prefix in zip(lens, prefixes)]
+        metadata = self.backend.extend(self._rows(batch), prefixes, extends)
         logits = self._forward(
-            [token for r in batch for token in r.input_ids],
-            [position for length in lens for position in range(length)],
-            slots,
-            plan_extend(metadata, sum(lens)),
+            [token for r, prefix in zip(batch, prefixes) for token in r.input_ids[prefix:]],
+            [position for length, prefix in zip(lens, prefixes) for position in range(prefix, length)],
+            [slot for r, prefix in zip(batch, prefixes) for slot in r.slots[prefix:]],
+            plan_extend(metadata, sum(extends)),
             own_rows=True,
+            stage="prefill",
         )
         self._running.extend(batch)
+        self._swap(batch)
         at = 0
-        for request, length in zip(batch, lens):
+        for request, length in zip(batch, extends):
             rows = logits[at : at + length]
             at += length
             if request.logprob_start_len is not None:
                 request.input_logprobs = _prompt_logprobs(request, rows)
+            self.fault.keep(self.model, request.input_ids, request.slots)
             self._emit(request, [int(rows[-1].argmax())], rows[-1:])
+
+    def _reused(self, request: Request) -> int:
+        """Tokens of the prompt that are not computed again; log-probabilities of the prompt need all of it."""
+        if request.logprob_start_len is not None:
+            return 0
+        request.cached_tokens = self.fault.reused(request.input_ids)
+        self.fault.restore(self.model, request.slots[: request.cached_tokens])
+        return request.cached_tokens
+
+    def _swap(self, batch: list[Request]) -> None:
+        if self.fault.swapped([request.slots for request in batch]):
+            for request in batch:
+                slots = torch.tensor(request.slots, dtype=torch.int32)
+                self.req_to_token[request.row, : len(slots)] = slots
 
     def _decode(self, batch: list[Request]) -> None:
         slots = self._take_slots(len(batch))
@@ -162,6 +190,7 @@ class Scheduler:
             slots,
             plan_decode(metadata),
             own_rows=False,
+            stage="decode",
         )
         for request, row in zip(batch, logits):
             self._emit(request, [int(row.argmax())], row[None])
@@ -175,14 +204,18 @@ class Scheduler:
         spec_info = VerifyInput(width, flat_custom_mask([r.visible for r in rows], prefix_lens))
         slots = self._take_slots(width * len(batch))
         graph = not self.args.disable_cuda_graph
-        build = self.backend.replay_verify if graph else self.backend.verify
-        metadata = build(self._rows(batch), torch.tensor(prefix_lens), spec_info)
+        step = (self._rows(batch), torch.tensor(prefix_lens), spec_info)
+        if graph:
+            metadata = self.backend.replay_verify(*step, stale_mask=self.fault.stale_mask())
+        else:
+            metadata = self.backend.verify(*step)
         logits = self._forward(
             torch.cat([r.tokens for r in rows]),
             torch.cat([r.positions for r in rows]),
             slots,
             plan_extend(metadata, width * len(batch)),
             own_rows=True,
+            stage="verify",
         )
         best = logits.argmax(dim=-1).tolist()
         for i, (request, tree) in enumerate(zip(batch, trees)):
@@ -214,10 +247,16 @@ class Scheduler:
     # the pieces that steps share
 
     def _forward(
-        self, tokens: Any, positions: Any, slots: list[int], plans: list[RequestPlan], *, own_rows: bool
+        self, tokens: Any, positions: Any, slots: list[int], plans: list[RequestPlan], *, own_rows: bool, stage: Stage
     ) -> torch.Tensor:
+        at = torch.as_tensor(positions)
         return self.model.forward(
-            torch.as_tensor(tokens), torch.as_tensor(positions), torch.tensor(slots), plans, own_rows=own_rows
+            torch.as_tensor(tokens),
+            at,
+            torch.tensor(slots),
+            self.fault.plans(plans, at.tolist(), stage),
+            own_rows=own_rows,
+            damage=self.fault.damage(at.tolist(), len(plans), stage),
         )
 
     def _rows(self, batch: list[Request]) -> torch.Tensor:
@@ -240,7 +279,8 @@ class Scheduler:
             request.output_ids.append(token)
             if request.logprob_start_len is not None:
                 request.output_logprobs.append(_logprob(token, row, request.top_logprobs_num))
-            if token in self.args.eos_token_ids and not request.ignore_eos:
+            ends = token in self.args.eos_token_ids or self.fault.ends(request.output_ids)
+            if ends and not request.ignore_eos:
                 return self._finish(request, {"type": "stop", "matched": token})
             if len(request.output_ids) >= request.max_new_tokens:
                 return self._finish(request, {"type": "length", "length": request.max_new_tokens})

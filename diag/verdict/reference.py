@@ -1,0 +1,94 @@
+"""Layer 4 in numbers: how far from what the reference would have written, by the reference's own scores. Pure.
+
+The margin within which two tokens are as good as equal is a property of a host: of its kernels, its precision and the
+size of its model's logits. It is measured there, from outputs of healthy runs scored by a healthy run: alone against
+together, plain against speculative. Where nothing was measured the constant of `compare` holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from diag.verdict.compare import MARGIN_NATS, Score
+
+HEADROOM = 2.0
+"""The margin is this many times the largest gap of a healthy run: the largest of some hundred tokens is not the largest
+there is."""
+
+LEAST_MARGIN_NATS, MOST_MARGIN_NATS = 0.05, 1.0
+"""Below the first, a run that happened to have no near tie at all would accuse the next one; above the second, the runs
+were not healthy, and a margin from them would excuse anything."""
+
+LEAST_TOKENS = 200
+"""Tokens of healthy runs below which nothing is calibrated."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """nats: the margin in force. largest_nats: the largest gap of `tokens` tokens in `texts` healthy texts; `why` says
+    where it comes from, or why the constant holds."""
+
+    nats: float = MARGIN_NATS
+    calibrated: bool = False
+    why: str = "the constant: nothing was measured on this host"
+    largest_nats: float | None = None
+    tokens: int = 0
+    texts: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def calibrate(healthy: Iterable[Sequence[Score]]) -> Margin:
+    """healthy: the scores of each text of runs that are known to be good."""
+    texts = [scores for scores in healthy if scores]
+    tokens = sum(len(scores) for scores in texts)
+    if tokens < LEAST_TOKENS:
+        return Margin(why=f"the constant: {tokens} tokens of healthy runs, {LEAST_TOKENS} are needed", tokens=tokens)
+    largest = max(score.gap_nats for scores in texts for score in scores)
+    wanted = HEADROOM * largest
+    seen = (largest, tokens, len(texts))
+    if wanted > MOST_MARGIN_NATS:
+        why = f"the constant: a gap of {largest:.2f} nats in a run that was to be healthy is no near tie"
+        return Margin(MARGIN_NATS, False, why, *seen)
+    why = f"{HEADROOM:g} times the largest gap of {tokens} tokens of healthy runs on this host"
+    return Margin(max(LEAST_MARGIN_NATS, wanted), True, why, *seen)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One text by the reference's scores. outside: tokens beyond the margin; first_outside: index of the first of them;
+    mean_surprise_nats: mean of -ln p of the tokens, None where p was not reported; worst_at: index of the worst."""
+
+    tokens: int
+    outside: int
+    share_outside: float
+    first_outside: int | None
+    mean_gap_nats: float
+    worst_gap_nats: float
+    worst_at: int
+    mean_surprise_nats: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(scores: Sequence[Score], margin_nats: float = MARGIN_NATS) -> Measured | None:
+    """None where there is no token."""
+    if not scores:
+        return None
+    outside = [at for at, score in enumerate(scores) if score.gap_nats > margin_nats]
+    worst = max(range(len(scores)), key=lambda at: scores[at].gap_nats)
+    surprises = [score.surprise_nats for score in scores if score.surprise_nats is not None]
+    return Measured(
+        tokens=len(scores),
+        outside=len(outside),
+        share_outside=len(outside) / len(scores),
+        first_outside=outside[0] if outside else None,
+        mean_gap_nats=sum(score.gap_nats for score in scores) / len(scores),
+        worst_gap_nats=scores[worst].gap_nats,
+        worst_at=worst,
+        mean_surprise_nats=sum(surprises) / len(surprises) if surprises else None,
+    )

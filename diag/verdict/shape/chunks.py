@@ -1,0 +1,173 @@
+"""A text cut at its spaces, and what kind of thing each piece is: a word, a number, a mark, a name of code, or odd.
+
+Kinds say how a piece is built, not what it means, so they are the same in every language that separates words by
+spaces. Scripts that do not (Han, kana, Thai ...) are cut every four characters and are all of one kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import regex
+
+from diag.verdict.shape import junctions
+from diag.verdict.shape.words import DENSE, script_of
+
+Kind = Literal[
+    "word",  # one run of letters of one script, with the usual marks around it
+    "joined",  # runs of letters joined as names of files, options, hosts and programs are
+    "odd-joined",  # joined by marks that seldom stand between letters
+    "digit-joined",  # letters and digits with nothing between them
+    "number",
+    "odd-number",  # digits and marks, but not as numbers, dates or versions are written
+    "mark",  # marks alone, as prose, lists, tables and code have them
+    "odd-mark",
+    "symbol",  # emoji and other symbols beyond ASCII
+    "opaque",  # base64, hashes, escapes
+    "dense",  # scripts without spaces
+    "dense-joined",  # those and others in one piece
+    "mixed-script",  # a run of letters of several scripts that do not go together
+    "line",  # one line break
+    "lines",  # several
+]
+
+LONGEST = 200
+"""Characters of a piece that are looked at; longer ones are taken to be of one kind throughout."""
+
+Case = Literal["lower", "title", "upper", "mixed"]
+
+
+@dataclass(frozen=True)
+class Word:
+    """plain: lower case, one kind of apostrophe, as word lists have it."""
+
+    plain: str
+    script: str
+    case: Case
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a piece is, wherever it stands. code: it has marks that code has more often than prose; symbols: as in
+    `junctions`."""
+
+    kind: Kind
+    words: tuple[Word, ...] = ()
+    scripts: frozenset[str] = frozenset()
+    code: bool = False
+    replaced: bool = False
+    symbols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    start: int
+    end: int
+    build: Build
+
+
+_PIECE = regex.compile(r"\n[\s]*|[^\s]+")
+_RUN = regex.compile(r"[\p{L}\p{M}]+(?:['’][\p{L}\p{M}]+)*")
+_DENSE_RUN = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]")
+_NUMBER = regex.compile(
+    r"[(\[{\"'“«~≈<>=#$€£¥+−–—-]*\p{N}[\p{N}.,:/×xX*+−–—%°'’()-]*[)\]}\"'”»;:,.!?%°|]*",
+)
+_MARK = regex.compile(
+    r"(.)\1*|[-+*/%&|^<>=!:]?=|[-=]>|<[-=!]|&&|\|\||::|\?\?|[({\[]+|[)}\]]+[;,.:]*|\(\)[;,:]?|\[\][;,]?|\{\}[;,)]?"
+    r"|</?|/?>|<!--|-->|/\*+|\*+/|//+|#!|[\"'“”«»„(\[{]+[.,;:!?]?|[.,;:!?]+[\"'”»)\]}]+[.,;:]*"
+    r"|[\"'”»]+[)\]};,.:]+|[+|][-+|=]*[+|]|:?-+:?|\$\(|\\\\?|[(]?[?!.]+[)]?",
+    regex.DOTALL,
+)
+_OPAQUE = regex.compile(r"[A-Za-z0-9+/=_-]{20,}|(?:\\x?[0-9a-fA-F]{2,4}){3,}|(?:%[0-9A-F]{2}){3,}")
+_BEFORE = frozenset("\"'([{<«„“‘‚¿¡*_-—–…`|>#")
+_AFTER = frozenset("\"')]}>»”’“.,;:!?…*_-—–`|。、，；：！？।%")
+_BETWEEN = frozenset("-/._':@\\#&=+~‑()[]")
+_CODE = frozenset("(){}[];=<>$\\|&@")
+
+
+def chunks(text: str) -> list[Chunk]:
+    """In order. A piece of a dense script is several: one for every four characters."""
+    found = []
+    for match in _PIECE.finditer(text):
+        start, end = match.span()
+        if text[start] == "\n":
+            found.append(Chunk(start, end, _LINES if "\n" in text[start + 1 : end] else _LINE))
+            continue
+        build = _build(text[start : min(end, start + LONGEST)])
+        if build.kind in ("dense", "dense-joined"):
+            found += [Chunk(at, min(at + 4, end), build) for at in range(start, min(end, start + LONGEST), 4)]
+        else:
+            found.append(Chunk(start, end, build))
+    return found
+
+
+_LATIN = frozenset({"LATIN"})
+_LINE, _LINES = Build("line", symbols=("n",)), Build("lines", symbols=("N",))
+
+
+@lru_cache(maxsize=65536)
+def _build(piece: str) -> Build:
+    build = _of(piece)
+    return replace(build, symbols=("O",) if build.kind == "opaque" else junctions.of_piece(piece))
+
+
+def _of(piece: str) -> Build:
+    runs = [(m.start(), m.end(), m.group()) for m in _RUN.finditer(piece)]
+    code = any(c in _CODE for c in piece)
+    replaced = "\ufffd" in piece
+    if not runs:
+        return Build(_without_letters(piece), code=code, replaced=replaced)
+    if piece.isascii():
+        of_runs, scripts = [], _LATIN
+    else:
+        of_runs = [{script_of(c) for c in set(run) if c.isalpha()} - {""} for _, _, run in runs]
+        scripts = frozenset().union(*of_runs)
+    if any(len(found) > 1 and not found <= (DENSE | {"LATIN"}) for found in of_runs):
+        return Build("mixed-script", scripts=scripts, code=code, replaced=replaced)
+    if scripts & DENSE:
+        kind: Kind = "dense" if scripts <= DENSE else "dense-joined"
+        return Build(kind, scripts=scripts, code=code, replaced=replaced)
+    if (match := _OPAQUE.search(piece)) and (len(match.group()) > 30 or any(c.isdigit() for c in match.group())):
+        return Build("opaque", scripts=scripts, code=code, replaced=replaced)
+    words = tuple(Word(run.lower().replace("’", "'"), script_of(run[0]), _case(run)) for _, _, run in runs)
+    return Build(_joining(piece, runs), words, scripts, code, replaced)
+
+
+def _without_letters(piece: str) -> Kind:
+    if _NUMBER.fullmatch(piece):
+        return "number"
+    if any(c.isdigit() for c in piece):
+        return "odd-number"
+    if _MARK.fullmatch(piece):
+        return "mark"
+    return "symbol" if all(c > "\u2000" for c in piece) else "odd-mark"
+
+
+def _joining(piece: str, runs: list[tuple[int, int, str]]) -> Kind:
+    kinds = {_joint(piece[:start], piece[end:]) for start, end, _ in runs}
+    if "odd-joined" in kinds:
+        return "odd-joined"
+    if "digit-joined" in kinds:
+        return "digit-joined"
+    return "word" if kinds == {"word"} else "joined"
+
+
+def _joint(before: str, after: str) -> Kind:
+    """By what stands next to a run of letters in its piece."""
+    plain_before, plain_after = all(c in _BEFORE for c in before), all(c in _AFTER for c in after)
+    if plain_before and plain_after:
+        return "word"
+    next_to = ("" if plain_before else before[-1]) + ("" if plain_after else after[0])
+    if any(c.isdigit() for c in next_to):
+        return "digit-joined"
+    return "joined" if all(c in _BETWEEN for c in next_to) else "odd-joined"
+
+
+def _case(run: str) -> Case:
+    if run.islower() or run.lower() == run.upper():
+        return "lower"
+    if run.isupper():
+        return "upper" if len(run) > 1 else "title"
+    return "title" if run[0].isupper() and run[1:].islower() else "mixed"

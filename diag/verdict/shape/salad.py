@@ -1,0 +1,120 @@
+"""Salad: words, pieces of words, code and marks without an order. Pure; the trees and their limits are in salad.json.
+
+A window of 40 pieces is described by some three dozen shares and counts (`features`): how many words its language
+knows, how many pieces are joined as nothing is joined, how many scripts there are ... A small ensemble of decision
+trees turns them into one score. It was trained on half of a corpus of manuals, guides, verse, code and data in about
+30 languages against random tokens, broken models and the lab's garbled outputs (`benchmarks/verdict_train.py`). The
+limits are those that next to none of the clean texts passes. What stands out in a window is said beside the score.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diag.verdict.shape.chunks import chunks
+from diag.verdict.shape.features import NAMES, Window, spoken, windows
+from diag.verdict.shape.junctions import costs
+from diag.verdict.shape.values import Evidence
+
+LEAST_PIECES = 3
+"""Pieces of a window below which nothing is said: too few to tell salad from a title or a name."""
+
+_TELLING = {
+    "unknown": "unknown words",
+    "no-language": "words of no language",
+    "odd-case": "words with capitals inside",
+    "odd-joined": "pieces joined by marks that join nothing",
+    "digit-joined": "pieces of letters and digits",
+    "odd-mark": "odd marks",
+    "odd-number": "odd numbers",
+    "number": "numbers",
+    "mixed-script": "words of mixed scripts",
+    "dense-joined": "scripts run into each other",
+    "lines": "empty lines",
+    "lone-mark-line": "lines of one mark",
+    "scripts": "scripts",
+    "unknown-again": "unknown words that come again",
+    "after-itself": "pieces that repeat the one before",
+}
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Nodes of every tree as arrays [trees, nodes]: the feature that is asked for (-1: a leaf), the threshold or the
+    leaf's value, and where to go on. usual: by feature, the value that one clean window in a hundred exceeds."""
+
+    base: float
+    feature: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]
+    left: npt.NDArray[np.int64]
+    right: npt.NDArray[np.int64]
+    suspect_above: float
+    garbled_above: float
+    usual: tuple[float, ...]
+
+    def scores(self, windows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """windows [W, features] -> [W]."""
+        tree = np.arange(len(self.feature))[None, :]
+        row = np.arange(len(windows))[:, None]
+        at = np.zeros((len(windows), len(self.feature)), dtype=np.int64)
+        while (feature := self.feature[tree, at]).max() >= 0:
+            goes_left = windows[row, feature] <= self.value[tree, at]
+            at = np.where(feature < 0, at, np.where(goes_left, self.left[tree, at], self.right[tree, at]))
+        found: npt.NDArray[np.float64] = self.base + self.value[tree, at].sum(axis=1)
+        return found
+
+
+@lru_cache(maxsize=1)
+def model() -> Trees:
+    raw: dict[str, Any] = json.loads(resources.files(__package__).joinpath("salad.json").read_text("utf-8"))
+    if raw["names"] != list(NAMES):
+        raise ValueError("salad.json was trained on other features: run benchmarks/verdict_train.py")
+    most = max(len(nodes) for nodes in raw["trees"])
+    padded = np.array([nodes + [[-1, 0.0, 0, 0]] * (most - len(nodes)) for nodes in raw["trees"]])
+    feature, left, right = (padded[:, :, column].astype(np.int64) for column in (0, 2, 3))
+    limits = raw["suspect_above"], raw["garbled_above"]
+    return Trees(raw["base"], feature, padded[:, :, 1], left, right, *limits, tuple(raw["usual"]))
+
+
+def salad(text: str, offset: int = 0, language: str = "") -> Iterator[Evidence]:
+    """The worst window, if it passes a limit. offset: where `text` begins in the whole; language: if it is known."""
+    pieces = chunks(text)
+    if len(pieces) < LEAST_PIECES:
+        return
+    trees = model()
+    found = windows(text, pieces, spoken(pieces, language), costs())
+    scores = trees.scores(np.array([window.values for window in found]))
+    worst, score = found[int(scores.argmax())], float(scores.max())
+    if score <= trees.suspect_above:
+        return
+    bad = int((scores > trees.suspect_above).sum())
+    numbers = {"score": round(score, 2), "windows": bad, "of_windows": len(found)}
+    yield Evidence(
+        "salad",
+        "garbled" if score > trees.garbled_above else "suspect",
+        (worst.start + offset, worst.end + offset),
+        _why(worst, trees),
+        {**numbers, "garbled_above": trees.garbled_above, "suspect_above": trees.suspect_above},
+    )
+
+
+def _why(window: Window, trees: Trees) -> str:
+    """What is further above what clean texts have than anything else."""
+    over = []
+    for name, words in _TELLING.items():
+        value, usual = window[name], trees.usual[NAMES.index(name)]
+        if value > usual:
+            shown = f"{value:.0f} {words} (clean texts: up to {usual:.0f})"
+            if name != "scripts":
+                shown = f"{100 * value:.0f} % {words} (clean texts: up to {100 * usual:.0f} %)"
+            over.append((value / (usual + 0.02), shown))
+    told = [shown for _, shown in sorted(over, reverse=True)[:3]]
+    return "; ".join(told) or "no single number stands out; taken together they are not those of clean texts"
