@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.bisect.decision import Next, Verdict
+from diag.bisect.engine import stopping
 from diag.bisect.over.axis import Axis, Place, row
 from diag.bisect.over.search import FirstBadSearch
 from diag.bisect.trial import Outcome, Trial
@@ -217,7 +218,7 @@ def test_a_flaky_fault_is_found_with_its_rates(seed: int) -> None:
     )
     assert verdict.culprit is not None
     assert verdict.culprit.members[0].bad == str(first_bad)
-    assert verdict.confidence >= 0.99
+    assert verdict.confidence >= stopping.STOP
     assert len(trials) < 70
     right_before = [t for t in trials if t.config["version"] == str(first_bad - 1)]
     assert len(right_before) >= 2
