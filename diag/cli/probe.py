@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from diag.cli.probe_text import text
 if TYPE_CHECKING:
     from diag.hosts.inventory import Host
     from diag.hosts.ssh import ParamikoTransport
+    from diag.report.share import Share
 
 
 @click.group()
@@ -26,6 +28,7 @@ def probe() -> None:
 @click.option("--suite", "suite_name", default="quick", show_default=True, help="Prompts to ask a running server.")
 @click.option("--no-prompts", is_flag=True, help="Ask running servers nothing but their configuration.")
 @click.option("--verify-all", is_flag=True, help="Hash every file of the engine's package against its RECORD.")
+@click.option("--share", is_flag=True, help="Hide secrets; replace names of people and machines, always by the same.")
 @JSON
 def host(
     name: str,
@@ -34,6 +37,7 @@ def host(
     suite_name: str,
     no_prompts: bool,
     verify_all: bool,
+    share: bool,
     as_json: bool,
 ) -> int:
     """Read host NAME over one SSH connection: facts, environments, running servers with the configuration that is
@@ -59,21 +63,37 @@ def host(
         "verify_all": verify_all,
     }
     if inventory.load().is_group(name) or limit is not None:
-        return _group(name, limit, options, as_json)
+        return _group(name, limit, options, share, as_json)
     err = console(stderr=True)
     with connected(name) as transport, err.status("connecting") as status:
         seen = probing.host(transport, **options, say=lambda line: status.update(visible(line)))
+        hosts = [transport.host]
     found = findings(seen)
-    if as_json:
-        print_json(report.document(seen, found))
-    else:
-        out = console()
-        for style, line in report.page(seen, found):
-            out.print(visible(line), style=style)
+    document = report.document(seen, found)
+    _show(document, report.page(seen, found), _shared(share, [document], hosts), as_json)
     return exit_code(found)
 
 
-def _group(name: str, limit: str | None, options: dict[str, Any], as_json: bool) -> int:
+def _shared(share: bool, documents: list[dict[str, Any]], hosts: list[Host]) -> Share | None:
+    from diag.report import share as sharing
+
+    return sharing.of_hosts(documents, hosts, sharing.key()) if share else None
+
+
+def _show(document: dict[str, Any], page: Iterable[tuple[str, str]], share: Share | None, as_json: bool) -> None:
+    from diag.report.text import visible
+
+    if as_json:
+        print_json(share.document(document) if share is not None else document)
+    else:
+        out = console()
+        for style, line in page:
+            out.print(visible(share.text(line) if share is not None else line), style=style)
+    if share is not None:
+        click.echo(f"replaced: {share.summary()}; read it before you give it away", err=True)
+
+
+def _group(name: str, limit: str | None, options: dict[str, Any], share: bool, as_json: bool) -> int:
     from diag import probe as probing
     from diag.hosts import fleet, inventory, parity
     from diag.hosts.transport import connect
@@ -98,12 +118,9 @@ def _group(name: str, limit: str | None, options: dict[str, Any], as_json: bool)
 
         results = fleet.each(hosts, one, on_done=on_done)
     found = parity.differences({result.host.name: result.value.document for result in results if result.value})
-    if as_json:
-        print_json(report.document(name, results, found))
-    else:
-        out = console()
-        for style, line in report.page(results, found):
-            out.print(visible(line), style=style)
+    document = report.document(name, results, found)
+    shared = _shared(share, list(document["hosts"].values()), hosts)
+    _show(document, report.page(results, found), shared, as_json)
     return report.status(results, found)
 
 

@@ -121,7 +121,9 @@ def _start(
 ) -> Conversation:
     host = transport.host
     full_name = module if module.startswith(("probes.", "kernels.")) else f"probes.{module}"
-    request = {"args": dict(args or {}), "env": dict(host.env), "limit_s": limit_s}
+    # The one place where the values leave their wrapping; they cross on standard input.
+    env = {name: value.get_secret_value() for name, value in host.env.items()}
+    request = {"args": dict(args or {}), "env": env, "limit_s": limit_s}
     program = payload.payload(full_name, request)
     given = python or host.helper_python
     candidates = (given,) if given is not None else _candidates(host.python)

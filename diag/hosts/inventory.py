@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from diag import paths
 from diag.errors import InventoryError, UnknownHost, UsageError
@@ -75,7 +75,7 @@ class Host(BaseModel):
         default=None, pattern=_CONTAINER, description="docker:NAME, podman:NAME or kubectl:NAMESPACE/POD[/CONTAINER]"
     )
     sudo: bool = Field(default=False, description="fixes run there by `sudo -n`, for an environment that root owns")
-    env: dict[str, str] = Field(default_factory=dict, description="set for our programs on the host")
+    env: dict[str, SecretStr] = Field(default_factory=dict, description="set for our programs on the host")
     labels: dict[str, str] = Field(default_factory=dict)
     jump: Host | None = Field(default=None, description="reached through this host; in a file: its name")
     connect_timeout_s: float = Field(default=10, gt=0, le=600)
@@ -83,11 +83,11 @@ class Host(BaseModel):
 
     @field_validator("env")
     @classmethod
-    def _settable(cls, env: dict[str, str]) -> dict[str, str]:
+    def _settable(cls, env: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for name, value in env.items():
             if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
                 raise ValueError(f"not the name of an environment variable: {name!r}")
-            if "\0" in value:
+            if "\0" in value.get_secret_value():
                 raise ValueError(f"{name}: a value cannot contain NUL")
         return env
 

@@ -100,7 +100,7 @@ class Rig:
 
     def host(self, host: Host) -> Host:
         """The same host, with this rig's state folder and without looking for a Python first."""
-        return host.model_copy(update={"env": self.env, "helper_python": sys.executable})
+        return Host(**{**host.model_dump(), "env": self.env, "helper_python": sys.executable})
 
     def prepare(self, host: Host) -> None:
         """Make what a crash of apply, and of revert, begins from."""

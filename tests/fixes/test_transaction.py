@@ -84,7 +84,7 @@ def run(
     config.mkdir()
     (config / "hosts.toml").write_text(
         f'schema = 1\n[hosts.here]\naddress = "local"\npython = "{host.python}"\nhelper_python = "{sys.executable}"\n'
-        f'[hosts.here.env]\nXDG_STATE_HOME = "{host.env["XDG_STATE_HOME"]}"\n'
+        f'[hosts.here.env]\nXDG_STATE_HOME = "{host.env["XDG_STATE_HOME"].get_secret_value()}"\n'
     )
     monkeypatch.setenv("DIAG_CONFIG_DIR", str(config))
     monkeypatch.chdir(tmp_path)
@@ -121,6 +121,45 @@ def test_apply_and_revert(transport: Transport, fix: Fix, site: Site) -> None:
     assert undone.standing.state == "not_applied"
     assert (site / PATH).read_bytes() == source(VERSION).encode()
     assert not transaction.revert(transport, fix, undone.installed).changed
+
+
+def test_a_fix_over_an_injection_and_both_taken_back(transport: Transport, fix: Fix, site: Site) -> None:
+    injection = get("inject-pinned-count")
+    assert injection.kind == "injection"
+    assert applied(transport, injection).detection.state == "fixed"
+    pinned = (site / PATH).read_text()
+    (removed,) = set(source(VERSION).splitlines()) - set(pinned.splitlines())
+    (added,) = set(pinned.splitlines()) - set(source(VERSION).splitlines())
+    assert removed.split("=")[0] == added.split("=")[0]
+    assert "= 8 " in added
+    assert applied(transport, fix).detection.state == "fixed"
+    with pytest.raises(PreconditionFailed):  # the lower of two changes cannot be pulled out from under the upper one
+        transaction.revert(transport, injection, transaction.inspect(transport, injection))
+    assert transaction.revert(transport, fix, transaction.inspect(transport, fix)).changed
+    assert (site / PATH).read_text() == pinned
+    assert transaction.revert(transport, injection, transaction.inspect(transport, injection)).changed
+    assert (site / PATH).read_bytes() == source(VERSION).encode()
+
+
+def test_an_injection_that_would_show_nothing_is_not_made(transport: Transport, fix: Fix, site: Site) -> None:
+    applied(transport, fix)
+    injection = get("inject-pinned-count")
+    outcome = applied(transport, injection)
+    assert not outcome.changed
+    assert outcome.detection.state == "not_applicable"
+    with pytest.raises(FileNotAsExpected, match="not_applicable"):
+        injection.rewrite((site / PATH).read_text())
+
+
+@pytest.mark.parametrize("version", ["0.4.3", "0.5.9", "0.5.12", "0.5.16"])
+def test_the_injection_is_one_line_in_every_shape(version: str) -> None:
+    injection, old = get("inject-pinned-count"), source(version)
+    new = injection.rewrite(old)
+    assert sum(a != b for a, b in zip(old.splitlines(), new.splitlines())) == 1
+    assert injection.detect(new).state == "fixed"
+    assert get("mask-indptr").detect(new).state == "present"
+    windows = injection.rewrite(old.replace("\n", "\r\n"))
+    assert windows == new.replace("\n", "\r\n")
 
 
 @pytest.mark.sshd

@@ -203,3 +203,12 @@ def test_only_telling_variables_are_shown_and_secret_ones_are_not() -> None:
         "PYTHONPATH": "/p",
         "VLLM_API_KEY": "***",
     }
+
+
+@pytest.mark.parametrize(
+    "token", ["sk-abcdefghijklmnop12", "hf_abcdefghijklmnop12", "ghp_abcdefghijklmnop12", "AKIAIOSFODNN7EXAMPLE99"]
+)
+def test_tokens_are_known_by_their_shape_also_where_a_line_is_coloured(token: str) -> None:
+    for line in (f"key {token}.", f"\x1b[31m{token}\x1b[0m", f"'{token}'"):
+        assert token not in _proc.hide(line)
+        assert "***" in _proc.hide(line)
