@@ -70,13 +70,15 @@ def _cell(Mask, at, wanted, cells):
 
 
 @triton.jit
-def _shifted(Words, Last, n_words, index, shift, wanted):
+def _shifted(Words, Last, n_words, index, shift, wanted, TAIL: tl.constexpr):
     """Eight cells from `shift` bits into word `index` on. Words before the mask and behind it are zero."""
     low = tl.load(Words + index, mask=wanted & (index >= 0) & (index < n_words), other=0)
-    low = tl.where(index == n_words, tl.load(Last), low)
+    if TAIL:
+        low = tl.where(index == n_words, tl.load(Last), low)
     if shift > 0:
         high = tl.load(Words + index + 1, mask=wanted & (index + 1 >= 0) & (index + 1 < n_words), other=0)
-        high = tl.where(index + 1 == n_words, tl.load(Last), high)
+        if TAIL:
+            high = tl.where(index + 1 == n_words, tl.load(Last), high)
         # The shift to the right brings in sign bits: cut off.
         low = ((low >> shift) & ((1 << (64 - shift)) - 1)) | (high << (64 - shift))
     return low
@@ -84,7 +86,8 @@ def _shifted(Words, Last, n_words, index, shift, wanted):
 
 @triton.jit
 def _audit_kernel(
-    Words, Last, Mask, n_words, cells, Right, Got, Length, Seen, Misread, BLOCK: tl.constexpr, CHUNK: tl.constexpr
+    Words, Last, Mask, n_words, cells, Right, Got, Length, Seen, Misread,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """Row program_id(0), CHUNK words of it from program_id(1) on. Right, Got: first cell of the row, rightly and as
     computed; Length: its cells; Seen: how many of them the kernel looks at.
@@ -107,7 +110,7 @@ def _audit_kernel(
         compared = (w * 8 >= right) & (w * 8 + 8 <= stop) & (w < high)
         unread = (w * 8 >= stop) & (w * 8 + 8 <= end) & (w * 8 >= right) & (w < high)
         wanted = tl.load(Words + w, mask=compared | unread, other=0)
-        read = _shifted(Words, Last, n_words, w + (ahead >> 3), (ahead & 7) * 8, compared)
+        read = _shifted(Words, Last, n_words, w + (ahead >> 3), (ahead & 7) * 8, compared, TAIL)
         differ += wanted ^ tl.where(compared, read, 0)
     # Eight bytes added up in the highest one.
     wrong = tl.sum(((differ * 0x0101010101010101) >> 56) & 0xFF, axis=0)
@@ -178,16 +181,14 @@ def audit(custom_mask: torch.Tensor, got: Offsets, right: Offsets, *, whole_rows
     Raises ValueError for a mask of wider cells.
     """
     rows = rows_of(got, right, whole_rows=whole_rows)
-    misread, stray = count(custom_mask, rows)
-    return Audit(misread, stray, rows.not_computed, rows.misattributed)
+    misread = count(custom_mask, rows)
+    return Audit(misread, _outside(rows, custom_mask.numel()), rows.not_computed, rows.misattributed)
 
 
-def count(custom_mask: torch.Tensor, rows: Rows, longest: Optional[int] = None) -> Tuple[torch.Tensor, torch.Tensor]:
-    """(misread, out_of_range), each (T,) int32. longest: cells of the longest row; given, nobody waits for the GPU."""
+def count(custom_mask: torch.Tensor, rows: Rows, longest: Optional[int] = None) -> torch.Tensor:
+    """(T,) int32: misread cells of each row. longest: cells of the longest row; given, nobody waits for the GPU."""
     if custom_mask.element_size() != 1 or custom_mask.dim() != 1:
-        raise ValueError(
-            f"the mask is flat and a cell is one byte, not {custom_mask.dtype} of {custom_mask.dim()} axes"
-        )
+        raise ValueError(f"a mask is flat and a cell one byte, not {custom_mask.dtype} of {custom_mask.dim()} axes")
     if custom_mask.dtype != torch.bool:
         custom_mask = custom_mask != 0
     if custom_mask.data_ptr() % WORD != 0:
@@ -200,7 +201,7 @@ def count(custom_mask: torch.Tensor, rows: Rows, longest: Optional[int] = None) 
         longest = int(rows.length.max()) if longest is None else longest
         _audit_kernel[(tokens, triton.cdiv(longest // WORD + 2, CHUNK))](
             words,
-            _tail(custom_mask[n_words * WORD :]),
+            _tail(custom_mask[n_words * WORD :]) if cells % WORD else words,
             custom_mask.view(torch.uint8),
             n_words,
             cells,
@@ -211,8 +212,9 @@ def count(custom_mask: torch.Tensor, rows: Rows, longest: Optional[int] = None) 
             misread,
             BLOCK=BLOCK,
             CHUNK=CHUNK,
+            TAIL=cells % WORD != 0,
         )
-    return misread, _outside(rows, cells)
+    return misread
 
 
 def _outside(rows: Rows, cells: int) -> torch.Tensor:

@@ -33,13 +33,13 @@ def fix() -> None:
 @fix.command("list")
 @JSON
 def list_fixes(as_json: bool) -> None:
-    """List the fixes."""
-    from diag.fixes.catalogue import FIXES
+    """List the faults that are known, and the injections, which make one to try things with."""
+    from diag.fixes.catalogue import FIXES, INJECTIONS
 
     if as_json:
-        print_json({"schema": SCHEMA, "fixes": [_fix_document(each) for each in FIXES]})
+        print_json({"schema": SCHEMA, "fixes": [_fix_document(each) for each in (*FIXES, *INJECTIONS)]})
         return
-    for each in FIXES:
+    for each in (*FIXES, *INJECTIONS):
         mark = "" if each.mend is not None else "  (no patch: see diag fix show)"
         click.echo(f"{each.id:24} {each.package} {each.affected}: {each.title}{mark}")
 
@@ -73,7 +73,8 @@ def show(fix_id: str, as_json: bool) -> None:
 def status(name: str, fix_id: str, site_packages: str | None, as_json: bool) -> int:
     """Tell whether the fault ID is in the source on host NAME, and which servers run which code. Touches nothing.
 
-    Exit code 0: fixed, or not applicable; 1: the fault is there; 3: it cannot be told, or a change was interrupted.
+    Exit code 0: fixed, or not applicable; 1: the fault is there (of an injection: it is applied); 3: it cannot be told,
+    or a change was interrupted.
     """
     from diag.fixes import transaction
     from diag.fixes.catalogue import get
@@ -90,7 +91,7 @@ def status(name: str, fix_id: str, site_packages: str | None, as_json: bool) -> 
         _advice(out, name, found, detection, installed.standing)
     if installed.standing.state in ("outstanding",) or detection.state == "unknown":
         return 3
-    return 1 if detection.state == "present" else 0
+    return 1 if detection.state == ("fixed" if found.kind == "injection" else "present") else 0
 
 
 @fix.command("apply")
@@ -162,7 +163,7 @@ def _ask(name: str, change: Plan) -> None:
 
 
 def _fix_document(found: Fix) -> dict[str, Any]:
-    names = ("id", "title", "package", "file", "affected", "fixed_in")
+    names = ("id", "kind", "title", "package", "file", "affected", "fixed_in")
     return {name: getattr(found, name) for name in names}
 
 
@@ -224,6 +225,7 @@ _FAULT = {
     "not_applicable": ("green", "not applicable"),
     "unknown": ("yellow", "cannot tell"),
 }
+_INJECTION = {**_FAULT, "present": ("green", "not injected"), "fixed": ("red", "injected")}
 
 
 def _show_diff(name: str, found: Fix, change: Plan, as_json: bool) -> int:
@@ -286,7 +288,7 @@ def _show_outcome(act: str, name: str, found: Fix, outcome: Outcome, as_json: bo
 def _page(out: Console, name: str, found: Fix, installed: Installed, detection: Detection, standing: Standing) -> None:
     from diag.report.text import one_line, visible
 
-    colour, word = _FAULT[detection.state]
+    colour, word = (_INJECTION if found.kind == "injection" else _FAULT)[detection.state]
     rows = [
         ("host", name, ""),
         ("package", f"{found.package} {installed.version or '(version unknown)'}", ""),
@@ -323,5 +325,5 @@ def _advice(out: Console, name: str, found: Fix, detection: Detection, standing:
         pids = ", ".join(map(str, standing.restart_needed))
         out.print(f"Started before the file changed, so still running the old code: {pids}.", style="bold yellow")
         out.print("next: restart these servers")
-    elif detection.state == "present":
+    elif detection.state == "present" and found.kind == "fix":
         out.print(f"next: diag fix apply {name} {found.id} --diff   (shows the patch, touches nothing)")

@@ -14,12 +14,13 @@ from diag.fixes import (
     mask_indptr,
     mask_indptr_aiter_graph,
     mask_indptr_wave,
+    pinned_count,
     verify_width_fallback,
     xpu_tree_mask_stride,
 )
 from diag.fixes.entry import Fix
 
-__all__ = ["FIXES", "Fix", "files", "get"]
+__all__ = ["FIXES", "INJECTIONS", "Fix", "files", "get"]
 
 FIXES: tuple[Fix, ...] = (
     mask_indptr.FIX,
@@ -31,13 +32,16 @@ FIXES: tuple[Fix, ...] = (
     verify_width_fallback.FIX,
 )
 
+INJECTIONS: tuple[Fix, ...] = (pinned_count.FIX,)
+"""Faults to make, by the same transaction; no installation is looked through for them."""
+
 
 def get(fix_id: str) -> Fix:
     """Raises UsageError, which names the nearest ids, for one that is not there."""
-    for fix in FIXES:
+    for fix in (*FIXES, *INJECTIONS):
         if fix.id == fix_id:
             return fix
-    ids = [fix.id for fix in FIXES]
+    ids = [fix.id for fix in (*FIXES, *INJECTIONS)]
     near = difflib.get_close_matches(fix_id, ids, n=3, cutoff=0.4) or ids
     raise UsageError(
         f"There is no fix named {fix_id!r}.",

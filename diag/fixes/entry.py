@@ -10,6 +10,7 @@ from diag.errors import PreconditionFailed
 from diag.source.detect import Detection
 
 Severity = Literal["fault", "notice"]
+Kind = Literal["fix", "injection"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class Fix:
     backends: values of --attention-backend that run this code. severity: for a server with such a backend, `fault`, or
     `notice` for what needs more than that to do harm; for any other server it is a notice (`told`).
     detect: the state of the fault in a text; never raises. mend: the mended text, or None where no edit of this file
-    mends it. oracle: the installed code can be run without a server to show it (`diag probe source --oracle`).
+    mends it. kind: an injection makes a fault instead, for trying things; its `present` means that it can be applied,
+    `fixed` that it is. oracle: the installed code can be run without a server to show it (`diag probe source
+    --oracle`).
     """
 
     id: str
@@ -41,6 +44,7 @@ class Fix:
     mend: Callable[[str], str] | None = None
     oracle: bool = False
     graphs_only: bool = False
+    kind: Kind = "fix"
 
     def told(self, backends: Collection[str]) -> Severity:
         """How it is told to someone who serves with these backends."""
