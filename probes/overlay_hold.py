@@ -25,7 +25,7 @@ from . import _proc
 Json = Dict[str, Any]
 Undo = Callable[[str, Mapping[str, Any]], None]
 
-CLAIM_S = 45.0  # an earlier session of this run may be waiting for its server's end
+CLAIM_S = 120.0  # an earlier session of this run may not have seen yet that its laptop is gone
 QUIET_S = 40.0
 
 

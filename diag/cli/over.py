@@ -85,6 +85,10 @@ class Over:
             return None
         if check:
             raise UsageError("--check and --over do not go together.", next="Leave one of them out.")
+        if self.what == "commits" and self.repo is None and names and trial_cmd is None:
+            raise UsageError(
+                f"Which checkout on {', '.join(names)}?", next="Name its folder there: --repo PATH; it is not touched."
+            )
         typed = click.get_current_context().get_parameter_source("plan_name")
         named = typed is click.core.ParameterSource.COMMANDLINE or trial_cmd is None
         return session.new(names, self._question(), plan_name if named else None, trial_cmd, given, flaky=flaky)

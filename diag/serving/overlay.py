@@ -26,7 +26,8 @@ from diag.source import wheels
 
 LEASE_S = 60.0
 """The host removes the folder when it has heard nothing for this long."""
-ANSWER_S = 120.0
+ANSWER_S = 180.0
+"""A folder of the same run is waited for, until whoever held it before has let go (probes/overlay_hold.py)."""
 LAY_S = 900.0
 """Half a gigabyte is unpacked and hashed in about 10 s; a slow disk takes its time."""
 PIECE_BYTES = 96 * 1024
@@ -36,8 +37,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Laid:
-    """pythonpath: what the server's PYTHONPATH must be, the folder first. version, origin: what the interpreter finds there. changed: files that somebody had
-    changed since they were unpacked before; they are as in the wheel again."""
+    """pythonpath: what the server's PYTHONPATH must be, the folder first. version, origin: what the interpreter finds
+    there. changed: files that somebody had changed since they were unpacked before; they are as in the wheel again."""
 
     folder: str
     pythonpath: str

@@ -58,20 +58,19 @@ class PlaceServerBench(ServerBench):
         try:
             self._laid, self._told = self._layers.lay(str(step.config[name]), self._say), None
         except HostError:
-            self._layers.drop()
+            self._layers.close()
             raise
         if self._laid.lacking:
             error = PreconditionFailed(self._laid.lacking, next="Name the folder that it lies in: --source PATH")
             return self._not_started(number, step, error, began)
         trial = super()._tried(number, Next(self._plan.space.bad, step.purpose))
-        at = self._told or self._laid.at
         asked = str(step.config[name])
-        other = () if at == asked else (f"{name}: asked for {asked}, in force is {at}",)
+        at, warnings = _in_force(self._axis, asked, self._laid, self._told)
         return replace(
             trial,
             config=step.config,
             effective={name: at},
-            warnings=(*self._laid.warnings, *other, *trial.warnings),
+            warnings=(*self._laid.warnings, *warnings, *trial.warnings),
             total_s=time.monotonic() - began,
             details={**trial.details, **self._laid.details, "in_force": dict(trial.effective)},
         )
@@ -120,6 +119,15 @@ class PlaceServerBench(ServerBench):
             details={"log": error.details},
             signature="does not start",
         )
+
+
+def _in_force(axis: Axis, asked: str, laid: Laid, told: str | None) -> tuple[str, tuple[str, ...]]:
+    """(what ran, warnings). What the server says of itself goes before what lies there, if it is a place at all."""
+    if told is not None and told in axis.index:
+        return told, () if told == asked else (f"{axis.name}: asked for {asked}, in force is {told}",)
+    other = () if laid.at == asked else (f"{axis.name}: asked for {asked}, there is {laid.at}",)
+    strange = () if told is None else (f"the server calls itself {told}; its files are those of {laid.at}",)
+    return laid.at, (*other, *strange)
 
 
 class PlaceCommandBench(CommandBench):

@@ -5,6 +5,7 @@ Each holds a program on the host that removes what it put there when we are done
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,16 +152,9 @@ class Kept:
                 self._note(f"removed what run {run} had left behind")
         return self._layers.lay(place, say)
 
-    def drop(self) -> None:
-        """The link is gone: the host removes by itself what is there."""
-        layers, self._layers = self._layers, None
-        if layers is not None:
-            try:
-                layers.close()
-            except DiagError:
-                return
-
     def close(self) -> None:
+        """A host that cannot be told removes by itself what is there, when it hears nothing more from us."""
         layers, self._layers = self._layers, None
         if layers is not None:
-            layers.close()
+            with contextlib.suppress(DiagError):
+                layers.close()

@@ -146,12 +146,15 @@ class FirstBadSearch:
         skipped: dict[int, int] = {}
         for trial in trials:
             place = self._place(trial)
-            if place is None or trial.outcome is Outcome.INFRA:
+            if trial.outcome is Outcome.INFRA:
                 continue
             failed = trial.outcome is Outcome.FAIL
             # Another failure than the one that is looked for hides it: the place cannot be judged.
-            if trial.outcome is Outcome.SKIP or (failed and wanted and trial.signature not in wanted):
-                skipped[place] = skipped.get(place, 0) + 1
+            hidden = failed and wanted and trial.signature not in wanted
+            if place is None or trial.outcome is Outcome.SKIP or hidden:
+                asked = self.axis.index.get(str(trial.config.get(self.axis.name)))
+                at = place if place is not None else asked
+                skipped.update({at: skipped.get(at, 0) + 1} if at is not None else {})
                 continue
             counted = trial.garbled > 0 or not failed
             garbled, asked = (trial.garbled, len(trial.texts)) if trial.texts and counted else (int(failed), 1)

@@ -287,6 +287,11 @@ def new(
     if plan_name is None and trial_cmd is None:
         raise UsageError("What is tried?", next="Name a plan with --plan, or, for commits, a command with --trial-cmd.")
     plan = plans.load(plan_name, trial_cmd) if plan_name is not None else None
+    if plan is not None and plan.trial is not None and question.what == "versions":
+        raise UsageError(
+            f"In the plan {plan.name} a command is the trial; versions are laid before a server's environment.",
+            next="Name a plan that starts a server.",
+        )
     if plan is not None and not question.package:
         question = replace(question, package=plan.spec.engine)
     return _asked(question, plan, trial_cmd, names, {}, given, flaky, None)
