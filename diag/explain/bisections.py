@@ -63,15 +63,21 @@ ENTRIES = (
         group="bisection",
         title="max_trials is spent; several explanations are left",
         what=(
-            "The search stopped at the plan's limit. `runners_up` in the JSON lists what is left, with weights. Exit "
-            "code 3."
+            "The search stopped at the plan's limit. `runners_up` in the JSON lists what is left, with weights. With "
+            "--over: what lies between the last good and the first bad version or commit cannot be tried; "
+            "`over.left` names the set that it is one of. Exit code 3."
         ),
         why="It is not an answer yet, but what was rejected stays rejected.",
         do=(
             "Raise max_trials in the plan.",
             "Leave out factors that a trial has cleared, and run it again.",
+            "With --over: read the log of a version that did not start (diag runs show RUN); mend that, or try it by "
+            "hand.",
         ),
-        more=("docs/bisect.md",),
+        more=(
+            "docs/bisect.md",
+            "docs/versions-and-commits.md",
+        ),
     ),
     Entry(
         id="unexplained",
