@@ -7,23 +7,26 @@ command does and not on what Python does before it.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
+import select
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+import fork_server
 import pytest
 
 KILLS = int(os.environ.get("DIAG_TEST_KILLS", "40"))
 """Two hundred were done for docs/measured.md; forty are enough to notice."""
 SEED = 20261129
-# Longer than a start and three trials take: kills come in the middle of everything.
-LATEST_S = 0.5
+LATEST_S = 0.2
+"""After the first line of the journal; about as long as three trials take."""
 
 NAMES = "abcdef"
 PLAN = "max_trials: 60\nfactors:\n" + "".join(f"  {name}: {{good: 0, bad: 1, sweep: false}}\n" for name in NAMES)
@@ -31,14 +34,43 @@ PLAN = "max_trials: 60\nfactors:\n" + "".join(f"  {name}: {{good: 0, bad: 1, swe
 TRY = 'echo "$DIAG_A$DIAG_B$DIAG_C$DIAG_D$DIAG_E$DIAG_F" >> made; sleep 60 & sleep 0.03; test "$DIAG_B$DIAG_E" != 11'
 
 
-def diag(arguments: list[str], folder: str) -> None:
-    """In the forked process: the command, with nothing to see of it."""
-    os.chdir(folder)
-    os.environ.update(DIAG_STATE_DIR=f"{folder}/state", DIAG_CONFIG_DIR=f"{folder}/config")
-    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (to the end of the process)
-    from diag.cli import main
+class Forks:
+    """The process that forks, and the one command that it runs at a time."""
 
-    main(arguments)
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, fork_server.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        self.child: int | None = None
+
+    def start(self, arguments: list[str], folder: Path) -> None:
+        request = json.dumps({"arguments": arguments, "folder": str(folder)})
+        self._server.stdin.write(request.encode() + b"\n")  # type: ignore[union-attr]
+        self.child = int(self._server.stdout.readline())  # type: ignore[union-attr]
+
+    def ends_within(self, seconds: float) -> bool:
+        if self.child is not None and select.select([self._server.stdout], [], [], seconds)[0]:
+            assert self._server.stdout.readline() == b"ended\n"  # type: ignore[union-attr]
+            self.child = None
+        return self.child is None
+
+    def kill(self) -> None:
+        if self.child is not None:
+            os.kill(self.child, signal.SIGKILL)
+            assert self.ends_within(20)
+
+    def close(self) -> None:
+        self.kill()
+        self._server.stdin.close()  # type: ignore[union-attr]
+        self._server.wait(20)
+        self._server.stdout.close()  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def forks() -> Iterator[Forks]:
+    forks = Forks()
+    yield forks
+    forks.close()
 
 
 def journals(folder: Path) -> list[Path]:
@@ -67,23 +99,32 @@ class Course:
     """One run, killed and gone on with until it is done."""
 
     folder: Path
-    context: multiprocessing.context.ForkServerContext
+    forks: Forks
     kills: int = 0
-    cut: list[int] = field(default_factory=list)
 
     def go(self, chance: random.Random, most: int) -> None:
         self.folder.mkdir()
         (self.folder / "mine.yaml").write_text(PLAN)
         while not self.ended():
-            process = self.context.Process(target=diag, args=(self.arguments(), str(self.folder)))
-            process.start()
-            process.join(chance.uniform(0, LATEST_S) if self.kills < most else 60)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            before = self.written()
+            self.forks.start(self.arguments(), self.folder)
+            if self.kills >= most:
+                assert self.forks.ends_within(60)
+                continue
+            if chance.random() < 0.75:  # else anywhere, while it starts
+                self.wait_for_work(before)
+            if not self.forks.ends_within(chance.uniform(0, LATEST_S)):
+                self.forks.kill()
                 self.kills += 1
                 self.check()
-            process.close()
+
+    def written(self) -> int:
+        return sum(journal.stat().st_size for journal in journals(self.folder))
+
+    def wait_for_work(self, before: int) -> None:
+        """Until the journal grows."""
+        while self.written() == before and not self.forks.ends_within(0.005):
+            pass
 
     def arguments(self) -> list[str]:
         found = journals(self.folder)
@@ -115,24 +156,12 @@ class Course:
         return len(made.read_text().splitlines()) if made.exists() else 0
 
 
-@pytest.fixture
-def context() -> Iterator[multiprocessing.context.ForkServerContext]:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["diag.cli.bisect", "diag.bisect.session", "diag.bisect.refine", "diag.report.bisect"]
-    )
-    yield context
-    from multiprocessing import forkserver
-
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
-
-
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="processes are looked for in /proc")
-def test_kill_9_at_a_random_moment(tmp_path: Path, context: multiprocessing.context.ForkServerContext) -> None:
+def test_kill_9_at_a_random_moment(tmp_path: Path, forks: Forks) -> None:
     chance, kills, runs = random.Random(SEED), 0, 0
     while kills < KILLS:
         runs += 1
-        course = Course(tmp_path / f"run-{runs}", context)
+        course = Course(tmp_path / f"run-{runs}", forks)
         course.go(chance, KILLS - kills)
         kills += course.kills
         (journal,) = journals(course.folder)
