@@ -193,6 +193,14 @@ class BayesianSearch:
         rest = 0 if not self.confirm else 2 if view.exact else stopping.hold_outs(show)
         return len(trials) + ends + math.ceil(share / bits_a_trial) + rest
 
+    def leader(self, trials: Sequence[Trial]) -> tuple[Hypothesis, float] | None:
+        """What explains the trials best, and its share of what is possible; None before both ends are known."""
+        evidence = evidence_of(self.space, trials)
+        if self._opening(trials, evidence) is not None:
+            return None
+        view = self._view(trials, evidence)
+        return self.hypotheses[view.leader], float(view.weight[view.leader])
+
     def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
         """Where the search looks for information: jointly, over all outcomes of what runs. Where it confirms, or opens:
         what would come next if everything goes as foretold.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from diag.bisect.expr import Value
 from diag.bisect.hypotheses import Hypothesis
@@ -109,6 +109,13 @@ class Search(Protocol):
     def expected_trials(self, trials: Sequence[Trial]) -> int:
         """How many trials the whole run is likely to take, those done included."""
         ...
+
+
+@runtime_checkable
+class Leads(Protocol):
+    """A search that says, for those who wait, what it holds likeliest so far."""
+
+    def leader(self, trials: Sequence[Trial]) -> tuple[Hypothesis, float] | None: ...
 
 
 class BothEnds:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diag.bisect.decision import Next, Rejected, Search, Verdict, contradicts, evidence_of, one_at_a_time
+from diag.bisect.decision import Leads, Next, Rejected, Search, Verdict, contradicts, evidence_of, one_at_a_time
 from diag.bisect.engine import numbers
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.space import Config, Derived, Space
@@ -40,6 +40,10 @@ class RefinedSearch:
     def expected_trials(self, trials: Sequence[Trial]) -> int:
         before = self._before(trials)
         return self.inner.expected_trials(before) if len(before) == len(trials) else len(trials) + 1
+
+    def leader(self, trials: Sequence[Trial]) -> tuple[Hypothesis, float] | None:
+        """What the search before the sweep holds likeliest."""
+        return self.inner.leader(self._before(trials)) if isinstance(self.inner, Leads) else None
 
     def _before(self, trials: Sequence[Trial]) -> list[Trial]:
         return list(itertools.takewhile(lambda t: not t.purpose.startswith(SWEEP), trials))
