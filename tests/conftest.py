@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,13 +99,16 @@ def _sshd_binary() -> str:
     return path
 
 
-def _start(binary: str, folder: Path, extra: str) -> Sshd:
+def _start(
+    binary: str, folder: Path, extra: str, address: str = "127.0.0.1", prefix: Sequence[str | Path] = ()
+) -> Sshd:
+    """address: that it listens at. prefix: what runs it elsewhere, in a network namespace say."""
     host_key, user_key = keygen(folder / "host_key"), keygen(folder / "user_key")
     (folder / "authorized_keys").write_bytes((folder / "user_key.pub").read_bytes())
     log, port = folder / "sshd.log", free_port()
     config = folder / "sshd_config"
     config.write_text(
-        f"{extra}\nPort {port}\nListenAddress 127.0.0.1\nHostKey {host_key}\nPidFile none\n"
+        f"{extra}\nPort {port}\nListenAddress {address}\nHostKey {host_key}\nPidFile none\n"
         f"AuthorizedKeysFile {folder / 'authorized_keys'}\nStrictModes no\nUsePAM no\n"
         "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
         "LogLevel VERBOSE\nMaxStartups 100\nMaxSessions 100\n"
@@ -113,7 +116,7 @@ def _start(binary: str, folder: Path, extra: str) -> Sshd:
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
     with log.open("wb") as stream:
-        process = subprocess.Popen([binary, "-D", "-e", "-f", config], stderr=stream, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen([*prefix, binary, "-D", "-e", "-f", config], stderr=stream, stdin=subprocess.DEVNULL)
     known_hosts = folder / "known_hosts"
     known_hosts.write_text(f"[127.0.0.1]:{port} {(folder / 'host_key.pub').read_text()}")
     host = Host(
