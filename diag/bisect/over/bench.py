@@ -114,7 +114,7 @@ class PlaceServerBench(ServerBench):
             config=step.config,
             effective=dict(step.config),
             outcome=Outcome.SKIP,
-            reason=error.what,
+            reason=f"does not start: {error.details[-1]}" if error.details else error.what,
             total_s=time.monotonic() - began,
             details={"log": error.details},
             signature="does not start",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -132,6 +132,9 @@ class FirstBadSearch:
     def expected_trials(self, trials: Sequence[Trial]) -> int:
         view = self._view(trials)
         ahead = sum(not view.at(at) for at in (*range(self.axis.bases), self.axis.bad))
+        if not any(one.failed for one in view.at(self.axis.bad)):  # nothing to search yet
+            view = replace(view, seen=(), skipped={})
+            ahead = max(ahead, 1)
         step, exact = self._decide(view, (), 1)
         weight = step.weight[step.weight > 0]
         bits = float(-(weight * np.log2(weight)).sum())

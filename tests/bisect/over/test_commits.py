@@ -326,11 +326,16 @@ def test_options_that_need_over_say_so(diag: Diag, env: dict[str, str]) -> None:
     assert "--good says something about --over, which is not there" in ran.err
 
 
-SLOW = "echo x >> $DIAG_REPO/.git/made; sleep 0.3; test ! -e src/broken"
+# The third trial goes on when `hold` is gone.
+SLOW = (
+    "cd $DIAG_REPO/.git; echo x >> made; "
+    "while [ $(wc -l < made) -ge 3 ] && [ -e hold ]; do sleep 0.05; done; cd - >/dev/null; test ! -e src/broken"
+)
 
 
 def killed_in_the_middle(repo: Path, env: dict[str, str], good: str) -> subprocess.Popen[bytes]:
     """A run that has made two trials, and is at the third."""
+    (repo / ".git" / "hold").touch()
     child = subprocess.Popen(
         command("bisect", "--over", "commits", "--good", good, "--bad", "main", "--trial-cmd", SLOW),
         env={**os.environ, **env},
@@ -363,6 +368,7 @@ def test_kill_9_changes_nothing_and_the_run_goes_on(diag: Diag, repo: Path, env:
         child.kill()
     wait_until(lambda: trees(env) == [])
     assert state_of(repo) == before
+    (repo / ".git" / "hold").unlink()
     run = only_run(diag, env)
     assert (run["ended"], run["plan"]) == ("cut off", "commits of repo")
     git(repo, "commit", "-q", "--allow-empty", "-m", "main goes on meanwhile")
@@ -384,6 +390,7 @@ def test_when_all_of_us_are_killed_the_next_one_removes_what_is_left(
         child.kill()
     assert len(trees(env)) == 2
     assert len(git(repo, "worktree", "list").splitlines()) == 2
+    (repo / ".git" / "hold").unlink()
     run = only_run(diag, env)["run"]
     other = bisect(diag, repo, env, ids[0])
     assert other.code == 1
