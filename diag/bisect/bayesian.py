@@ -46,12 +46,14 @@ from diag.bisect.trial import Outcome, Trial
 
 MAX_ENUMERATED = 1 << 14
 POOL = 64
-UNEXPLAINED_PRIOR = 2e-4
-BEYOND_PRIOR = 0.3
+UNEXPLAINED_PRIOR = 5e-3
+BEYOND_PRIOR = 1.0
 """Of rules outside the hypotheses, all together: how long an exact search goes on trying to meet one."""
 LEADERS = 3
 MAX_TIES = 128
 LOOKED_AT = 1024
+NOISY_BEYOND = 0.1
+MAX_DOUBTS = 256
 EQUAL = 1e-6
 HOLD_OUT = "hold-out: nobody has tried it"
 UNLIKELY = 0.02
@@ -190,7 +192,7 @@ class BayesianSearch:
         ends = sum(not any(same_config(t.config, end) for t in evidence) for end in (self.space.good, self.space.bad))
         show = self._shows(view)
         bits_a_trial = 1.0 if view.exact else max(0.15, 0.8 * show**2)
-        rest = 0 if not self.confirm else 2 if view.exact else stopping.hold_outs(show)
+        rest = 0 if not self.confirm else 2 if view.exact else stopping.HOLD_OUTS
         return len(trials) + ends + math.ceil(share / bits_a_trial) + rest
 
     def leader(self, trials: Sequence[Trial]) -> tuple[Hypothesis, float] | None:
@@ -573,14 +575,45 @@ class BayesianSearch:
             failed = sum(view.evidence[i].outcome is Outcome.FAIL for i in own)
             if failed and len(own) < 3 and failed * 2 >= len(own) and self._loud(view, own):
                 return Next(view.evidence[own[0]].config, "a surprise where all should be well: once more")
-        if len({view.groups[i] for i in held}) >= stopping.hold_outs(show):
+        count = len({view.groups[i] for i in held})
+        outside = self._doubt(view) if self._beyond else None
+        doubt = float(outside[1].sum()) if outside is not None else 0.0
+        if count >= (stopping.HOLD_OUTS if doubt <= (1 - self.stop) * (1 + doubt) else stopping.HOLD_OUT_CAP):
             return None
-        options = (pool.active[:, view.leader] == FALSE) & ~self._tried(view, pool) & (chance > 0)
-        if not options.any():
+        options = np.flatnonzero(~self._tried(view, pool) & (chance > 0) & (pool.active[:, view.leader] == FALSE))
+        if not len(options):
             return None
         random = np.random.default_rng((self._seed, len(view.trials)))
-        pick = int(random.choice(np.flatnonzero(options)))
+        options = random.permutation(options)[:LOOKED_AT]
+        pick = self._telling(view, pool, options, *outside) if outside is not None else int(options[0])
         return Next(pool.candidates.config(pick), f"{HOLD_OUT}, and all should be well")
+
+    def _doubt(self, view: _View) -> tuple[Posterior, Floats]:
+        """What rules outside the hypotheses weigh, the leader being 1."""
+        members = [self._table.members[i] for i in self._suspects]
+        facts = np.stack([rows.member_column(m, [t.effective for t in view.evidence]) for m in members], axis=1)
+        active = np.where(beyond.columns(self._beyond, facts), TRUE, FALSE).astype(np.int8)
+        even = np.full(len(self._beyond), math.log(NOISY_BEYOND / max(1, len(self._beyond))))
+        post = posterior(active, view.x, view.n, even, view.rates)
+        mine = view.post.log_evidence[view.leader] + self._log_prior[view.leader]
+        return post, np.exp(np.minimum(post.log_evidence + even - mine, 50.0))
+
+    def _telling(self, view: _View, pool: _Pool, options: Ints, post: Posterior, doubt: Floats) -> int:
+        """The one of these candidates that tells most about whether a rule outside the hypotheses holds instead."""
+        heavy = np.argsort(-doubt)[:MAX_DOUBTS]
+        rules = [self._beyond[i] for i in heavy]
+        share = beyond.columns(rules, pool.facts[options][:, self._suspects]).astype(np.float32)
+        mine = pool.active[options, view.leader].astype(np.float32)[:, None] / np.float32(2)
+        weight = np.concatenate([[1.0], doubt[heavy]])
+        hot, cold = gain.predictions(post.spread[post.group[heavy]], view.rates, view.requests)
+        leads = self._foretold(view, np.array([view.leader]))
+        bits = gain.information(
+            np.concatenate([mine, share], axis=1),
+            weight / weight.sum(),
+            np.concatenate([leads[0], hot]),
+            np.concatenate([leads[1], cold]),
+        )
+        return int(options[int(bits.argmax())])
 
     def _loud(self, view: _View, own: Sequence[int]) -> bool:
         """Whether these boots look more like active ones than like a false alarm within the leader's rates."""

@@ -30,7 +30,7 @@ WEIGHT: dict[Kind, float] = {
     "pair": 0.22,
     "either": 0.05,
     "triple": 0.05,
-    "derived": 0.14,
+    "derived": 0.2,
     "relation": 0.06,
     "always": 0.02,
     "never": 0.02,

@@ -15,6 +15,9 @@ from diag.bisect.engine import batch, gain, rates, stopping
 from diag.bisect.engine.posterior import posterior
 from diag.bisect.engine.rows import FALSE, TRUE, Bools, Codes, Floats
 
+STOP = 0.99
+"""Higher than where combinations are searched: neighbours in a row are told apart by few trials, and nothing confirms a
+commit but the trials that found it."""
 PRIOR_RATIO_CAP = 20.0
 """A prior from files or subjects buys speed, not truth: no commit is held 20 times likelier than another."""
 
@@ -44,7 +47,7 @@ def decide(
     chance: Floats | None = None,
     minutes: Floats | None = None,
     certain: float = rates.CERTAIN,
-    stop: float = stopping.STOP,
+    stop: float = STOP,
     seed: int = 0,
     pending: Sequence[int] = (),
     count: int = 1,

@@ -2,7 +2,8 @@
 
     gate      the failing configuration must fail once in REPRODUCE_TRIES boots; the good one must pass `good_passes`
     stop      the leader holds STOP of the posterior (QUICK with --quick)
-    confirm   the claim from both ends, then `hold_outs` configurations that nobody has tried and the leader calls idle
+    confirm   the claim from both ends, then HOLD_OUTS configurations that nobody has tried and the leader calls idle,
+              and up to HOLD_OUT_CAP while rules outside the hypotheses hold more than 1 - STOP
 
 Error rates are of the rule alone; the search's own evidence comes on top.
 """
@@ -19,9 +20,10 @@ from diag.bisect.engine.rates import ACTIVE
 
 REPRODUCE_TRIES = 6
 GOOD_CAP = 8
-STOP, QUICK = 0.99, 0.95
+STOP, QUICK = 0.985, 0.95
+"""The leader jumps over STOP, by about half a percent in the mean: of what stops there more than 99 % is right."""
 MISS = 0.05
-HOLD_OUT_CAP = 8
+HOLD_OUTS, HOLD_OUT_CAP = 6, 12
 SEPARABLE_BITS = 0.005
 NOISY_BITS = 1e-4
 """Below that a trial tells nothing; near STOP there is little left to tell, so a noisy search takes less."""
@@ -48,12 +50,6 @@ def passes_needed(rate: float) -> int:
     if rate >= 1 - MISS:
         return 1
     return min(GOOD_CAP, math.ceil(math.log(MISS) / math.log(1 - rate)))
-
-
-def hold_outs(rate: float) -> int:
-    """Configurations to try that the leader calls idle. A rule outside the rows calls about half of them active, so
-    each has the chance rate / 2 to expose a wrong leader."""
-    return min(HOLD_OUT_CAP, math.ceil(math.log(MISS) / math.log(1 - rate / 2)))
 
 
 def too_many_alarms(alarms: int, idle: int) -> bool:

@@ -183,12 +183,11 @@ def test_gate_lets_through_is_the_sum_over_all_courses() -> None:
     assert stopping.gate_lets_through(rate) == pytest.approx(total)
 
 
-@pytest.mark.parametrize(("rate", "count"), [(1.0, 5), (0.9, 6), (0.7, 7), (0.5, 8), (0.1, 8)])
-def test_hold_outs_leave_a_rule_outside_five_percent(rate: float, count: int) -> None:
-    assert stopping.hold_outs(rate) == count
-    if count < stopping.HOLD_OUT_CAP:
-        assert stopping.hold_outs_miss(rate, 0.0, count) <= stopping.MISS
-        assert stopping.hold_outs_miss(rate, 0.0, count - 1) > stopping.MISS
+@pytest.mark.parametrize(("rate", "least", "most"), [(1.0, 0.016, 0.0003), (0.7, 0.0754, 0.0057), (0.5, 0.178, 0.032)])
+def test_hold_outs_leave_a_rule_outside_little(rate: float, least: float, most: float) -> None:
+    """One that calls half of them active, drawn by lot; they are chosen better than that where the rule is known."""
+    assert stopping.hold_outs_miss(rate, 0.0, stopping.HOLD_OUTS) == pytest.approx(least, abs=5e-4)
+    assert stopping.hold_outs_miss(rate, 0.0, stopping.HOLD_OUT_CAP) == pytest.approx(most, abs=5e-4)
 
 
 def test_a_right_leader_survives_its_checks() -> None:

@@ -14,6 +14,7 @@ from simulated_host import SimulatedHost, factor, settle, space, truth, two_leve
 
 from diag.bisect.bayesian import BayesianSearch
 from diag.bisect.decision import Next, Verdict
+from diag.bisect.engine import stopping
 from diag.bisect.expr import Value, parse
 from diag.bisect.hypotheses import Hypothesis, enumerate_all
 from diag.bisect.space import Constraint, Space
@@ -102,7 +103,7 @@ def test_flaky_faults_are_named(kind: str) -> None:
         host = flaky(over, truth(hidden), 0.3, 0.02, seed)
         verdict = settled(search, host)
         assert verdict.culprit == hidden
-        assert verdict.confidence >= 0.99
+        assert verdict.confidence >= stopping.STOP
         assert verdict.rates is not None
         rate = verdict.rates.active
         assert 0 < rate.low < rate.garbled / rate.tried < rate.high <= 1
