@@ -141,6 +141,14 @@ class FirstBadSearch:
         # With chance a trial settles about half a bit, and the end is confirmed.
         return len(trials) + ahead + (math.ceil(bits) if exact else math.ceil(2 * bits) + 3)
 
+    def leader(self, trials: Sequence[Trial]) -> tuple[FirstBad, float] | None:
+        """What is likeliest so far; None before there is something to find."""
+        view = self._view(trials)
+        if not any(one.failed for one in view.at(self.axis.bad)):
+            return None
+        step, _ = self._decide(view, (), 1)
+        return self.axis.first_bad(step.culprit), float(step.weight[step.culprit])
+
     # what the trials say
 
     def _view(self, trials: Sequence[Trial]) -> _View:

@@ -253,6 +253,29 @@ def test_several_hosts_need_fewer_rounds(flaky: bool) -> None:
     assert rounds <= (5 if not flaky else 9)
 
 
+@given(axis=graphs(), data=st.data(), hosts=st.integers(1, 4), flaky=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_hosts_that_end_in_any_order_come_to_the_same(axis: Axis, data: st.DataObject, hosts: int, flaky: bool) -> None:
+    first_bad = data.draw(st.integers(1, axis.bad))
+    chance = random.Random(data.draw(st.integers(0, 1 << 16)))
+    search, trials, pending = FirstBadSearch(axis, flaky=flaky), [], []
+    while not isinstance(
+        steps := search.next_batch(trials, [s.config for s in pending], hosts - len(pending)), Verdict
+    ):
+        assert len(steps) <= hosts - len(pending)
+        pending += steps
+        assert pending, "it neither proposes anything nor decides"
+        step = pending.pop(chance.randrange(len(pending)))
+        failed = axis.contains[axis.index[str(step.config["commit"])], first_bad]
+        trials.append(trial_of(axis, len(trials) + 1, step, Outcome.FAIL if failed else Outcome.PASS))
+        assert len(trials) < 200
+    assert pending == []
+    assert steps.culprit is not None
+    assert steps.culprit.members[0].bad == f"c{first_bad}"
+    assert search.leader(trials)[0] == steps.culprit  # type: ignore[index]
+    assert search.leader([]) is None
+
+
 def test_what_is_pending_is_not_tried_again_and_no_verdict_comes_before_it() -> None:
     axis = row("version", [str(at) for at in range(16)])
     search = FirstBadSearch(axis)
