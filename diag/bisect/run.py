@@ -8,12 +8,12 @@ come. What fails on our side (ours.py) is written down, too, and tried again; th
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from diag.bisect import crew, ours
-from diag.bisect.decision import Next, Search, Verdict
+from diag.bisect.decision import Leads, Next, Search, Verdict
 from diag.bisect.executor import Executor
 from diag.bisect.journal import Journal
 from diag.bisect.space import Config
@@ -31,6 +31,10 @@ class Listener(Protocol):
     def trial_done(self, trial: Trial) -> None: ...
 
     def host_leaves(self, host: str, why: str) -> None: ...
+
+    def outlook(self, leader: str, share: float, rest: int) -> None:
+        """What is likeliest so far, how much of what is possible it is, and how many trials are to come."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def run(
     start: Mapping[str, Any],
     done: Sequence[Trial] = (),
     left_out: Mapping[str, str] | None = None,
+    ends_early: Callable[[Sequence[Trial]], Verdict | None] = lambda trials: None,
 ) -> Result:
     """Run to a verdict. Whatever ends it early, nothing that was started stays behind.
 
@@ -63,10 +68,11 @@ def run(
     start: what the journal's first line says besides the run's id: host, plan, rules.
     done: trials of an earlier session of this run, which are not tried again.
     left_out: hosts that could not be reached to begin with, and why.
+    ends_early: asked after each trial; a verdict of its own ends the run.
     """
     began = time.monotonic()
     journal.write("resumed" if done else "start", run_id=journal.run_id, trials=len(done), **start)
-    shift = _Shift(search, executor, journal, listener, good, list(done))
+    shift = _Shift(search, executor, journal, listener, good, list(done), ends_early)
     try:
         for host, why in (left_out or {}).items():
             shift.leave(host, why)
@@ -106,6 +112,7 @@ class _Shift:
     listener: Listener
     good: Config
     trials: list[Trial]
+    ends_early: Callable[[Sequence[Trial]], Verdict | None]
     waiting: dict[str, Next] = field(default_factory=dict)
     out: dict[str, str] = field(default_factory=dict)
     budget: ours.Budget = field(default_factory=ours.Budget)
@@ -126,11 +133,15 @@ class _Shift:
                 return verdict
             for host in self.executor.poll():
                 self._take(host)
+            self._look_ahead()
 
     # giving out
 
     def _assign(self) -> Verdict | None:
         """Give every free host something to do; a verdict when there is nothing more to find out."""
+        early = self.ends_early(self.evidence)
+        if early is not None:
+            return early
         if len(self.hosts) == 1:
             return self._one()
         self._controls()
@@ -178,6 +189,16 @@ class _Shift:
         expected = self.search.expected_trials(self.evidence)
         self.listener.trial_starts(number, max(number, expected), step, host)
         self.executor.submit(host, number, step)
+
+    def _look_ahead(self) -> None:
+        if not isinstance(self.search, Leads):
+            return
+        evidence = self.evidence
+        found = self.search.leader(evidence)
+        if found is not None:
+            leader, share = found
+            rest = max(0, self.search.expected_trials(evidence) - len(evidence))
+            self.listener.outlook(leader.name, share, rest)
 
     # taking in
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from diag import bundle
+from diag.bisect import early, resume
 from diag.bisect import plan as plans
-from diag.bisect import resume
 from diag.bisect.bench import ServerBench, fills_for
 from diag.bisect.command import CommandBench
 from diag.bisect.decision import BothEnds, Search
@@ -92,6 +93,7 @@ class Session:
             start=self._start(),
             done=self.done,
             left_out=left_out,
+            ends_early=partial(early.ends_alike, self.plan.space),
         )
 
     def _executor(self, links: Mapping[str, Link], journal: Journal, listener: Listener) -> Executor:

@@ -194,6 +194,10 @@ def _faulty_source(transport: Transport, fault: str) -> FaultySource:
     )
 
 
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
 def _safe(line: str) -> str:
     from diag.report.text import visible
 
@@ -205,7 +209,8 @@ class _Show:
 
     def __init__(self, out: Console, asked: Session | Ready) -> None:
         self._out, self._space = out, asked.space
-        self._several = len(asked.slots) > 1
+        self._hosts = len(asked.slots)
+        self._several = self._hosts > 1
         self._status: Status | None = None
         self._began = time.monotonic()
         self._spent: list[float] = []
@@ -247,6 +252,15 @@ class _Show:
         where = f"{trial.host}: " if self._several else ""
         line = f"    {where}{trial_line(trial, self._space.bad)}"
         self._out.print(line, style=OUTCOME_STYLE[trial.outcome])
+
+    def outlook(self, leader: str, share: float, rest: int) -> None:
+        """14 done · likeliest: topk=4 (92 %) · about 3 more, 20 min."""
+        from diag.report.text import one_line
+
+        done, each = len(self._spent), sum(self._spent) / max(1, len(self._spent)) / max(1, self._hosts)
+        to_come = f"about {rest} more, {_duration(each * rest)}" if rest else "nothing more to ask"
+        line = f"    {done} done · likeliest: {one_line(leader, 60)} ({share:.0%}) · {to_come}"
+        self._out.print(_safe(line), style="dim")
 
     def host_leaves(self, host: str, why: str) -> None:
         self._out.print(_safe(f"    {host} is left out: {why}"), style="bold yellow")

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from diag.bisect.decision import Rate, Verdict
+from diag.bisect.decision import Rate, Verdict, signature_of
+from diag.bisect.early import ends_alike, no_effect
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.run import Result
 from diag.bisect.space import Derived, Factor, Space, describe, level_text
@@ -38,6 +39,23 @@ ADVICE = {
 }
 
 
+MEANS = {
+    "not_reproduced": "What is said to fail was healthy here: there is nothing to search for.",
+    "environmental": "The good settings fail as well: what the plan varies is not the cause.",
+    "unexplained": "No single setting, combination or rule of the plan fits what was seen.",
+    "clean": "The configuration that failed is healthy now.",
+    "fails": "The configuration still fails.",
+}
+
+NOTHING_TAKES_EFFECT = (
+    "Compare the plan's flags with the server's --help, and `reads` with its /server_info: nothing that was varied "
+    "reached it."
+)
+
+SHOWN = 3
+"""Explanations that are named where several are left."""
+
+
 @dataclass(frozen=True)
 class FaultySource:
     """What the installed source says about it. lines: numbered, as they stand in the file."""
@@ -53,10 +71,12 @@ class FaultySource:
 
 def document(result: Result, space: Space, host: str, plan_name: str, source: FaultySource | None) -> dict[str, Any]:
     """The JSON document of `diag bisect --json`; its fields are described in docs/json.md."""
-    verdict = result.verdict
+    verdict, dead = result.verdict, no_effect(space, result.trials)
     return {
         "schema": SCHEMA,
         "host": host,
+        "hosts": list(result.hosts),
+        "left_out": dict(result.left_out),
         "plan": plan_name,
         "run": result.run_id,
         "journal": result.journal,
@@ -72,7 +92,11 @@ def document(result: Result, space: Space, host: str, plan_name: str, source: Fa
         "inseparable": [h.name for h in verdict.inseparable],
         "untested": [h.name for h in verdict.untested],
         "rejected": [{"name": r.hypothesis.name, "trial": r.trial, "why": r.why} for r in verdict.rejected],
-        "no_effect": _no_effect(space, result.trials),
+        "no_effect": list(dead),
+        "no_effect_because": dead,
+        "signature": signature_of(space, result.trials),
+        "other_failures": [{"trial": number, "signature": text} for number, text in verdict.other_failures],
+        "forbidden": dict(verdict.forbidden),
         "trials": [trial.to_json() for trial in result.trials],
         "elapsed_s": round(result.elapsed_s, 3),
         "source": _source(source),
@@ -106,28 +130,18 @@ def _source(source: FaultySource | None) -> dict[str, Any] | None:
     }
 
 
-def _no_effect(space: Space, trials: Sequence[Trial]) -> list[str]:
-    """Factors that the server reports the same whatever was asked for: a knob that is connected to nothing."""
-    dead = []
-    for factor in space.factors:
-        asked = {repr(t.config[factor.name]) for t in trials if t.outcome is not Outcome.SKIP}
-        seen = {repr(t.effective[factor.name]) for t in trials if t.outcome is not Outcome.SKIP}
-        if len(asked) > 1 and len(seen) == 1:
-            dead.append(factor.name)
-    return dead
-
-
 def page(result: Result, space: Space, host: str, source: FaultySource | None) -> Iterator[tuple[str, str]]:
     """(style, line): the answer in the first lines, then why, then the table, then the source, then what to do."""
     verdict = result.verdict
-    starts, minutes = len(result.trials), result.elapsed_s / 60
-    spent = f"{starts} server start{'s' if starts != 1 else ''}, {minutes:.1f} min"
     if verdict.culprit is not None:
         yield "bold red", f"{HEADLINE[verdict.kind]}   {verdict.culprit.title}"
-        yield "", f"          {_confidence(verdict)} after {spent} on {host}"
+        yield "", f"          {_plainly(verdict.culprit, signature_of(space, result.trials))}"
+        yield "", f"          {_confidence(verdict)}; {_spent(result, host)}"
     else:
         style = {"clean": "bold green", "fails": "bold red"}.get(verdict.kind, "bold yellow")
-        yield style, f"{HEADLINE[verdict.kind]}   {verdict.why} ({spent} on {host})"
+        yield style, f"{HEADLINE[verdict.kind]}   {verdict.why}"
+        yield "", f"          {_left(verdict) if verdict.kind == 'narrowed' else MEANS[verdict.kind]}"
+        yield "", f"          {_spent(result, host)}"
     yield "", ""
     yield from _reasons(result, space)
     yield "", ""
@@ -135,22 +149,79 @@ def page(result: Result, space: Space, host: str, source: FaultySource | None) -
     yield from _sample(result.trials)
     if source is not None:
         yield from _faulty_lines(source)
-    yield from _next_step(result, host, source)
+    yield from _next_step(result, space, host, source)
+
+
+def _spent(result: Result, host: str) -> str:
+    """5 trials (3 server starts), 12.0 min on gpu1."""
+    count, starts = len(result.trials), sum(trial.start_s > 0 for trial in result.trials)
+    told = f"{count} trial{'s' if count != 1 else ''}"
+    if 0 < starts < count:
+        told += f" ({starts} server starts)"
+    return f"{told}, {result.elapsed_s / 60:.1f} min on {host}"
+
+
+def _plainly(culprit: Hypothesis, signature: str) -> str:
+    """For someone who has never heard of a posterior."""
+    what = _symptom(signature)
+    each = [one.name for one in (Hypothesis("single", (m,)) for m in culprit.members) if one.name]
+    match culprit.kind:
+        case "pair" | "triple":
+            few = "neither of them is enough" if culprit.kind == "pair" else "no two of them are enough"
+            return f"{what} where {_and(each)} come together; {few} by itself."
+        case "either":
+            return f"{what} with {each[0]}, and with {each[1]}: each is enough by itself."
+        case _:
+            return f"{what} where {culprit.name}, whatever else is set; otherwise all is well."
+
+
+def _symptom(signature: str) -> str:
+    if signature.startswith("died"):
+        return f"The server dies ({signature.removeprefix('died').removeprefix(': ')})"
+    if signature.startswith("answers"):
+        return f"The server {signature}"
+    return {
+        "": "It fails",
+        "fails": "The trial fails",
+        "garbled": "The output breaks",
+        "too short": "The output ends too early",
+        "empty": "The output is empty",
+        "no answer": "The server gives no answer",
+        "aborts": "The server aborts requests",
+        "wrong answer": "The answers are wrong",
+    }.get(signature, f"It fails ({signature})")
+
+
+def _and(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _left(verdict: Verdict) -> str:
+    """What is still possible, likeliest first."""
+    names = [f"{h.name} ({weight:.0%})" for h, weight in verdict.alive[:SHOWN]]
+    more = len(verdict.alive) - len(names)
+    rest = f", or one of {more} others" if more > 0 else ""
+    return f"Still possible: {'; '.join(names)}{rest}." if names else "Nothing is ruled in or out yet."
 
 
 def _confidence(verdict: Verdict) -> str:
-    if verdict.rates is not None:
-        return f"probability {verdict.confidence:.1%}"
+    if verdict.rates is not None and verdict.confidence <= 0.999:
+        return f"{verdict.confidence:.1%} sure"
     if verdict.confidence <= 0.999:
-        return f"{verdict.confidence:.0%} of what is still possible"
+        return f"{verdict.confidence:.1%} of what is still possible"
     if verdict.inseparable:
-        return "but for what is inseparable from it (below), nothing else in the plan explains the trials"
-    return "nothing else in the plan explains the trials"
+        return "But for what is inseparable from it (below), nothing else in the plan explains the trials"
+    return "Nothing else in the plan explains the trials"
 
 
 def _reasons(result: Result, space: Space) -> Iterator[tuple[str, str]]:
     verdict, trials = result.verdict, result.trials
     if verdict.culprit is not None:
+        if sum(factor.suspect for factor in space.factors) == 1 and verdict.culprit.kind == "single":
+            yield (
+                "",
+                "only suspect  the plan varies nothing else, so nothing else could have been named",
+            )
         if verdict.sufficient:
             numbers = _numbers(verdict.sufficient)
             yield "", f"sufficient    the good configuration fails with it alone ({numbers})"
@@ -163,7 +234,7 @@ def _reasons(result: Result, space: Space) -> Iterator[tuple[str, str]]:
             good = level_text(factor.good)
             yield "", f"not needed    {label}: with {name}={good} it still fails (trial {cleared_by})"
         if verdict.inseparable:
-            others = "; ".join(h.name for h in verdict.inseparable)
+            others = "; ".join(_with_constraint(h.name, verdict) for h in verdict.inseparable)
             yield "", f"inseparable   no configuration of this plan tells it from: {others}"
         if verdict.held_out:
             yield "", f"held out      went as it foretells ({_numbers(verdict.held_out)})"
@@ -180,8 +251,29 @@ def _reasons(result: Result, space: Space) -> Iterator[tuple[str, str]]:
     for trial in trials:
         for warning in trial.warnings:
             yield "yellow", f"warning       trial {trial.number}: {warning}"
-    for name in _no_effect(space, trials):
-        yield "yellow", f"no effect     {name}: the server reports the same value whatever was asked for"
+    yield from _set_aside(result, space)
+
+
+def _set_aside(result: Result, space: Space) -> Iterator[tuple[str, str]]:
+    """What counts for nothing, and why."""
+    for name, why in no_effect(space, result.trials).items():
+        yield "yellow", f"no effect     {name}: {why}"
+    for number, signature in result.verdict.other_failures:
+        yield (
+            "yellow",
+            f"another fault trial {number}: {signature}; not what is looked for, so it counts for nothing",
+        )
+    for host, why in result.left_out.items():
+        yield "yellow", f"left out      {host}: {why}"
+    again = [trial for trial in result.trials if trial.outcome is Outcome.INFRA]
+    if again:
+        whys = ", ".join(dict.fromkeys(trial.signature or trial.reason for trial in again))
+        yield "yellow", f"not counted   {_numbers([trial.number for trial in again])}: {whys}"
+
+
+def _with_constraint(name: str, verdict: Verdict) -> str:
+    constraint = verdict.forbidden.get(name)
+    return f"{name} (forbidden by {constraint})" if constraint is not None else name
 
 
 def _rate(rate: Rate) -> str:
@@ -200,7 +292,10 @@ def table(trials: Sequence[Trial], space: Space) -> Iterator[tuple[str, str]]:
     """The evidence: one line a trial; garbled of asked, alone and at once."""
     names = [f.name for f in space.factors]
     derived = [d.name for d in space.derived]
-    header = [*names, *derived, "alone", "at once", "verdict", "start s", "total s"]
+    counted = ["alone", "at once"] if any(t.texts for t in trials) else []
+    hosts = ["host"] if len({t.host for t in trials}) > 1 else []
+    started = ["start s"] if any(t.start_s for t in trials) else []
+    header = [*names, *derived, *hosts, *counted, "verdict", *started, "total s"]
     rows = [[_cell(t, column) for column in header] for t in trials]
     widths = [
         max(len(column), *(len(row[i]) for row in rows)) if rows else len(column) for i, column in enumerate(header)
@@ -217,7 +312,9 @@ def _cell(trial: Trial, column: str) -> str:
             bad, asked = trial.count("alone" if column == "alone" else "together")
             return f"{bad}/{asked}" if asked else "-"
         case "verdict":
-            return {"pass": "clean", "fail": "GARBLED", "skip": "did not start"}.get(trial.outcome, trial.outcome)
+            return _verdict_cell(trial)
+        case "host":
+            return trial.host
         case "start s":
             return f"{trial.start_s:.1f}"
         case "total s":
@@ -225,6 +322,17 @@ def _cell(trial: Trial, column: str) -> str:
         case _:
             value = trial.effective.get(column)
             return "?" if value is None else level_text(value)
+
+
+def _verdict_cell(trial: Trial) -> str:
+    match trial.outcome:
+        case Outcome.FAIL:
+            return "GARBLED" if trial.signature in ("", "garbled") else one_line(trial.signature, 30)
+        case Outcome.SKIP:
+            return "did not start" if trial.signature == "does not start" or not trial.texts else "no answers"
+        case Outcome.INFRA:
+            return "not counted"
+    return "clean"
 
 
 def _sample(trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
@@ -252,10 +360,12 @@ def _faulty_lines(source: FaultySource) -> Iterator[tuple[str, str]]:
         yield "red", f"  {number:>6} | {text}"
 
 
-def _next_step(result: Result, host: str, source: FaultySource | None) -> Iterator[tuple[str, str]]:
+def _next_step(result: Result, space: Space, host: str, source: FaultySource | None) -> Iterator[tuple[str, str]]:
     yield "", ""
     verdict = result.verdict
-    if verdict.kind in ADVICE:
+    if verdict.culprit is None and ends_alike(space, result.trials) is not None:
+        yield "bold", f"next: {NOTHING_TAKES_EFFECT}"
+    elif verdict.kind in ADVICE:
         yield "bold", f"next: {ADVICE[verdict.kind]}"
     elif source is not None and source.state == "present":
         yield "bold", f"next: diag fix apply {host} {source.fault} --diff    (shows the patch, touches nothing)"
@@ -266,5 +376,7 @@ def trial_line(trial: Trial, base: dict[str, Any]) -> str:
     """One finished trial in one line; base: the failing configuration, named by what differs from it."""
     changed = {name: level for name, level in trial.config.items() if level != base[name]}
     what = describe(changed) if changed else "as reported"
-    mark = {"pass": "clean  ", "fail": "GARBLED", "skip": "skipped"}.get(trial.outcome.value, trial.outcome.value)
+    mark = {"pass": "clean  ", "fail": "GARBLED", "skip": "skipped", "infra": "no evidence"}[trial.outcome.value]
+    if trial.outcome is Outcome.FAIL and trial.signature not in ("", "garbled"):
+        mark = "FAILS  "
     return f"{mark} [{what}] {one_line(trial.reason, 90)}"

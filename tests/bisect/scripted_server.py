@@ -157,6 +157,10 @@ class Bench:
     def waits_for(self, what: str) -> None:
         assert what
 
+    def outlook(self, leader: str, share: float, rest: int) -> None:
+        assert 0 <= share <= 1
+        assert rest >= 0
+
     def host_leaves(self, host: str, why: str) -> None:
         self.events.append(f"{host} leaves")
 

@@ -110,6 +110,10 @@ class Shop:
         self.told.append(trial)
         self.on_trial(trial)
 
+    def outlook(self, leader: str, share: float, rest: int) -> None:
+        assert 0 <= share <= 1
+        assert rest >= 0
+
     def host_leaves(self, host: str, why: str) -> None:
         self.left[host] = why
         self.on_leave()
