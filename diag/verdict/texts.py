@@ -68,6 +68,8 @@ def judge(record: Record) -> Judged:
 
 
 def _verdict(found: list[Evidence], record: Record) -> Verdict:
+    if len({evidence.rule for evidence in found}) > 1:
+        return "garbled"  # two things that healthy texts seldom have, and that have nothing to do with each other
     if found:
         return found[0].weight
     looked_at = len((record.text or "").strip()) >= LEAST_CHARACTERS or record.expect is not None

@@ -9,7 +9,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +29,15 @@ COLUMNS = (
     *("word", "joined", "odd-joined", "digit-joined", "number", "odd-number", "mark", "odd-mark", "symbol", "opaque"),
     *("dense", "dense-joined", "mixed-script", "line", "lines"),
     *("frequent", "known", "unknown", "unknown-again", "unknown-name", "no-language", "odd-case", "known-odd-case"),
-    *("code", "replaced", "first-time", "after-itself", "lone-mark-line", "cut-line"),
+    *("code", "replaced", "lone-mark-line", "cut-line"),
     *("symbols", "cost", "rare", "very-rare"),
 )
-"""What is counted of each piece; "first-time": the piece has not been there before in this text;
-symbols, cost, rare, very-rare: its neighbourhoods, as in `junctions`."""
+"""What is counted of each piece. Whether pieces come again is not: refrains, lists and small models repeat, and loops
+have a rule of their own (`runs`). symbols, cost, rare, very-rare: its neighbourhoods, as in `junctions`."""
 
 NAMES = (
     *COLUMNS,
-    *("log-pieces", "scripts", "distinct", "distinct-pairs", "kinds", "word-length", "spoken"),
+    *("log-pieces", "scripts", "kinds", "word-length", "spoken"),
     *("cost-per-symbol", "rare-per-symbol", "worst-rare"),
 )
 _AT = {name: at for at, name in enumerate(COLUMNS)}
@@ -105,23 +104,18 @@ def windows(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], table:
     sums = np.vstack([np.zeros(len(COLUMNS)), _counted(text, pieces, lists, table).cumsum(axis=0)])
     last = max(len(pieces) - WINDOW, 0)
     firsts = [*range(0, last, STRIDE), last]
-    return [_window(text, pieces, sums, first, min(first + WINDOW, len(pieces)), lists) for first in firsts]
+    return [_window(pieces, sums, first, min(first + WINDOW, len(pieces)), lists) for first in firsts]
 
 
-def _window(
-    text: str, pieces: Sequence[Chunk], sums: Matrix, first: int, last: int, lists: dict[str, Spoken]
-) -> Window:
+def _window(pieces: Sequence[Chunk], sums: Matrix, first: int, last: int, lists: dict[str, Spoken]) -> Window:
     counts, some = sums[last] - sums[first], pieces[first:last]
     solid = max(1.0, last - first - counts[_AT["line"]] - counts[_AT["lines"]])
-    keys = [text[p.start : p.end] for p in some]
     scripts = {script for p in some for script in p.build.scripts}
     lengths = [len(w.plain) for p in some for w in p.build.words]
     symbols = max(1.0, counts[_AT["symbols"]])
     more = (
         math.log(last - first),
         float(len(scripts)),
-        len(set(keys)) / len(keys),
-        len(set(pairwise(keys))) / max(1, len(keys) - 1),
         len({p.build.kind for p in some}) / math.sqrt(len(some)),
         sum(lengths) / len(lengths) if lengths else 0.0,
         float(any(each.languages for each in lists.values())),
@@ -141,10 +135,9 @@ def _counted(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], table
     """[pieces, len(COLUMNS)]: 1 where a piece counts for a column."""
     rows: list[int] = []
     columns: list[int] = []
-    seen: set[str] = set()
     unknown: set[str] = set()
     for row, piece in enumerate(pieces):
-        build, key = piece.build, text[piece.start : piece.end]
+        build = piece.build
         names: list[str] = [build.kind]
         if build.kind == "word":
             names.append(_said(build.words[0], lists, unknown))
@@ -152,11 +145,6 @@ def _counted(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], table
             names.append("code")
         if build.replaced:
             names.append("replaced")
-        if key not in seen:
-            seen.add(key)
-            names.append("first-time")
-        if row > 0 and key == text[pieces[row - 1].start : pieces[row - 1].end]:
-            names.append("after-itself")
         names += _line(text, pieces, row)
         rows += [row] * len(names)
         columns += [_AT[name] for name in names]

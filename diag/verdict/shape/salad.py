@@ -42,7 +42,6 @@ _TELLING = {
     "lone-mark-line": "lines of one mark",
     "scripts": "scripts",
     "unknown-again": "unknown words that come again",
-    "after-itself": "pieces that repeat the one before",
 }
 
 
@@ -86,7 +85,7 @@ def model() -> Trees:
 
 def salad(text: str, offset: int = 0, language: str = "") -> Iterator[Evidence]:
     """The worst window, if it passes a limit. offset: where `text` begins in the whole; language: if it is known."""
-    pieces = chunks(text)
+    pieces = chunks(text.rstrip().rstrip("\ufffd"))  # a character that was cut at max_tokens
     if len(pieces) < LEAST_PIECES:
         return
     trees = model()
