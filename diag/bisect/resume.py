@@ -7,8 +7,8 @@ other rules is no evidence here.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,15 @@ MAX_DIFF_LINES = 30
 
 @dataclass(frozen=True)
 class Earlier:
-    """start: the journal's first line. trials: whole ones only; the one that was running is lost."""
+    """start: the journal's first line. trials: whole ones only; the one that was running is lost. left_out: hosts that
+    were given nothing more in its last session, and why."""
 
     run_id: str
     folder: Path
     start: Mapping[str, Any]
     trials: tuple[Trial, ...]
     finished: str | None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -70,7 +72,19 @@ def load(run_id: str, root: Path | None = None) -> Earlier:
             next=f"Look at {folder / 'journal.jsonl'}, or begin anew.",
         ) from None
     verdicts = [entry["verdict"] for entry in entries if entry["kind"] == "verdict"]
-    return Earlier(run_id, folder, entries[0], trials, verdicts[-1] if verdicts else None)
+    finished = verdicts[-1] if verdicts else None
+    return Earlier(run_id, folder, entries[0], trials, finished, _left_out(entries))
+
+
+def _left_out(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Since the run was begun, or last gone on with."""
+    out: dict[str, str] = {}
+    for entry in entries:
+        if entry["kind"] == "resumed":
+            out = {}
+        elif entry["kind"] == "host":
+            out[str(entry["host"])] = str(entry["out"])
+    return out
 
 
 def refuse_if_changed(earlier: Earlier, plan_text: str) -> None:

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 @click.option("--flaky", is_flag=True, help="The fault does not show every time: weigh trials, repeat, hold some out.")
 @click.option("--trial-cmd", metavar="CMD", help="Run CMD for each trial, on this machine, instead of a server.")
 @click.option("--resume", "run_id", metavar="RUN", help="Go on with a run that was cut off (see: diag runs list).")
-@click.option("--dry-run", is_flag=True, help="Check the plan and show the command lines of both ends; start nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Check the plan; show the first trials, how many, how long; start nothing."
+)
 @over_options
 @JSON
 def bisect(
@@ -136,16 +138,34 @@ def _given(sets: tuple[str, ...]) -> dict[str, str]:
 
 
 def _dry_run(asked: Session, as_json: bool) -> int:
-    expected = asked.search().expected_trials(())
-    plan = asked.plan
-    ends = {"good": _command(asked, plan.space.good), "failing": _command(asked, plan.space.bad)}
+    from diag.bisect.forecast import forecast
+    from diag.bisect.space import describe
+
+    plan, space = asked.plan, asked.space
+    ahead = forecast(asked.search(), plan, asked.slots)
+    ends = {"good": _command(asked, space.good), "failing": _command(asked, space.bad)}
     if as_json:
-        told = {"good": list(ends["good"]), "failing": list(ends["failing"])}
-        where = ", ".join(asked.slots) or None
-        print_json({"schema": 1, "host": where, "plan": plan.name, "expected_trials": expected, "commands": told})
+        told = {
+            "schema": 1,
+            "host": ", ".join(asked.slots) or None,
+            "hosts": list(asked.slots),
+            "plan": plan.name,
+            "expected_trials": ahead.trials,
+            "expected_minutes": None if ahead.minutes is None else round(ahead.minutes, 2),
+            "minutes_from": ahead.minutes_from,
+            "first_trials": [{"config": dict(step.config), "purpose": step.purpose} for step in ahead.first],
+            "commands": ends,
+        }
+        print_json(told)
         return 0
-    what = "server starts" if plan.trial is None else "runs of the command"
-    click.echo(f"{plan.name}: {plan.spec.title or 'no title'}; about {expected} {what} on {asked.where}.\n")
+    what = "trials" if plan.trial is None else "runs of the command"
+    known = ahead.minutes is not None
+    long = f"about {_duration(60 * (ahead.minutes or 0))} by" if known else "how long is not known:"
+    click.echo(f"{plan.name}: {plan.spec.title or 'no title'}; about {ahead.trials} {what} on {asked.where}.")
+    click.echo(f"{long} {ahead.minutes_from}\n")
+    for number, step in enumerate(ahead.first, 1):
+        click.echo(f"trial {number}  {describe(step.config)}\n         {_safe(step.purpose)}")
+    click.echo("")
     for end, words in ends.items():
         command = shlex.join(words).replace("'{port}'", "{port}")  # a placeholder, not something to quote
         click.echo(f"{end:8} {command}\n")

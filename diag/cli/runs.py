@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from diag.cli.common import JSON, console, print_json
 
 if TYPE_CHECKING:
     from diag.bisect.resume import Earlier
+    from diag.bisect.trial import Trial
 
 
 @click.group()
@@ -30,7 +32,8 @@ def list_runs(as_json: bool) -> int:
         try:
             rows.append(_row(resume.load(folder.name)))
         except DiagError as error:
-            rows.append({"run": folder.name, "host": None, "plan": None, "trials": 0, "ended": error.what})
+            empty: dict[str, Any] = {"host": None, "hosts": [], "plan": None, "trials": 0}
+            rows.append({"run": folder.name, **empty, "ended": error.what})
     if as_json:
         print_json({"schema": 1, "runs": rows})
         return 0
@@ -58,31 +61,44 @@ def show(run: str, as_json: bool) -> int:
         print_json({"schema": 1, **_row(earlier), "entries": [trial.to_json() for trial in earlier.trials]})
         return 0
     out = console()
-    out.print(
-        visible(f"{run}: {earlier.start['plan_name']} on {earlier.start['host'] or 'this machine'}"), style="bold"
-    )
+    where = ", ".join(earlier.hosts) or "this machine"
+    out.print(visible(f"{run}: {earlier.start['plan_name']} on {where}"), style="bold")
     bad = dict(earlier.trials[1].config) if len(earlier.trials) > 1 else {}
     for trial in earlier.trials:
-        out.print(visible(f"{trial.number:3} {trial.purpose}"), style="dim")
+        on = f" · {trial.host}" if len(earlier.hosts) > 1 else ""
+        out.print(visible(f"{trial.number:3}{on} · {trial.purpose}"), style="dim")
         out.print(visible(f"    {trial_line(trial, {**trial.config, **bad})}"), style=OUTCOME_STYLE[trial.outcome])
-        for warning in trial.warnings:
-            out.print(visible(f"    warning: {warning}"), style="yellow")
+        for warning in (*_notes(trial), *trial.warnings):
+            out.print(visible(f"    {warning}"), style="yellow")
+    for host, why in earlier.left_out.items():
+        out.print(visible(f"{host} was left out: {why}"), style="yellow")
     out.print(visible(f"ended: {earlier.ended}"))
     if earlier.finished is None:
         out.print(f"next: diag bisect --resume {run}")
     return 0
 
 
+def _notes(trial: Trial) -> Iterator[str]:
+    from diag.bisect.trial import Outcome
+
+    if trial.outcome is Outcome.INFRA:
+        yield f"counts for nothing ({trial.signature or 'our side'}); tried again where that could help"
+    elif trial.signature:
+        yield f"signature: {trial.signature}"
+
+
 @runs.command()
 @click.argument("run")
 def rm(run: str) -> int:
-    """Remove RUN and its journal."""
+    """Remove RUN and its journal. Refused while it is being worked on."""
     import shutil
 
     from diag.bisect import resume
+    from diag.bisect.journal import Journal
 
     earlier = resume.load(run)
-    shutil.rmtree(earlier.folder)
+    with Journal.reopen(earlier.folder, run):
+        shutil.rmtree(earlier.folder)
     click.echo(f"removed {earlier.folder}")
     return 0
 
@@ -91,6 +107,7 @@ def _row(earlier: Earlier) -> dict[str, Any]:
     return {
         "run": earlier.run_id,
         "host": earlier.start["host"],
+        "hosts": list(earlier.hosts),
         "plan": earlier.start["plan_name"],
         "trials": len(earlier.trials),
         "ended": earlier.ended,
