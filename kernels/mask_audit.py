@@ -87,7 +87,7 @@ def _shifted(Words, Last, n_words, index, shift, wanted, TAIL: tl.constexpr):
 @triton.jit
 def _audit_kernel(
     Words, Last, Mask, n_words, cells, Right, Got, Length, Seen, Misread,
-    BLOCK: tl.constexpr, CHUNK: tl.constexpr, TAIL: tl.constexpr,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr, TAIL: tl.constexpr, ONE: tl.constexpr,
 ):  # fmt: skip
     """Row program_id(0), CHUNK words of it from program_id(1) on. Right, Got: first cell of the row, rightly and as
     computed; Length: its cells; Seen: how many of them the kernel looks at.
@@ -125,7 +125,9 @@ def _audit_kernel(
         wanted_cell = _cell(Mask, at, mine, cells)
         read_cell = _cell(Mask, at + ahead, mine & (at < stop), cells)
         wrong += tl.sum((wanted_cell != read_cell).to(tl.int64), axis=0)
-    if wrong > 0:
+    if ONE:
+        tl.store(Misread + row, wrong.to(tl.int32))
+    elif wrong > 0:
         tl.atomic_add(Misread + row, wrong.to(tl.int32))
 
 
@@ -194,12 +196,15 @@ def count(custom_mask: torch.Tensor, rows: Rows, longest: Optional[int] = None) 
     if custom_mask.data_ptr() % WORD != 0:
         custom_mask = custom_mask.clone()
     cells, tokens = custom_mask.numel(), rows.right.shape[0]
-    misread = torch.zeros(tokens, dtype=torch.int32, device=custom_mask.device)
+    longest = (int(rows.length.max()) if tokens else 0) if longest is None else longest
+    chunks = triton.cdiv(longest // WORD + 2, CHUNK)
+    # Where one program does a whole row, it says so itself, and nothing need be zero before.
+    made = torch.empty if chunks == 1 else torch.zeros
+    misread = made(tokens, dtype=torch.int32, device=custom_mask.device)
     n_words = cells // WORD
     words = custom_mask[: n_words * WORD].view(torch.int64) if n_words else rows.right
     if tokens:
-        longest = int(rows.length.max()) if longest is None else longest
-        _audit_kernel[(tokens, triton.cdiv(longest // WORD + 2, CHUNK))](
+        _audit_kernel[(tokens, chunks)](
             words,
             _tail(custom_mask[n_words * WORD :]) if cells % WORD else words,
             custom_mask.view(torch.uint8),
@@ -213,6 +218,7 @@ def count(custom_mask: torch.Tensor, rows: Rows, longest: Optional[int] = None) 
             BLOCK=BLOCK,
             CHUNK=CHUNK,
             TAIL=cells % WORD != 0,
+            ONE=chunks == 1,
         )
     return misread
 

@@ -119,7 +119,9 @@ def _leave(
     if SPLIT:
         at_p = split.to(tl.int64) * rows + (first + node) * HEADS + head
         tl.store(Part + at_p[:, None] * LV + dv[None, :], mean, mask=wanted)
-        tl.store(Weight + at_p, tl.where(norm > 0, m + tl.log2(tl.where(norm > 0, norm, 1.0)), float("-inf")), mask=is_row)
+        tl.store(
+            Weight + at_p, tl.where(norm > 0, m + tl.log2(tl.where(norm > 0, norm, 1.0)), float("-inf")), mask=is_row
+        )
     else:
         at_o = (first + node)[:, None].to(tl.int64) * stride_ot + head[:, None] * stride_oh
         tl.store(Out + at_o + dv[None, :], mean.to(Out.dtype.element_ty), mask=wanted)
@@ -345,7 +347,7 @@ def attend(
         _combine_kernel[(tokens * heads,)](
             part, weight, out, tokens * heads, plan.splits, out.stride(0), out.stride(1),
             HEADS=heads, LV=Lv, BLOCK_DV=block_dv, BLOCK_S=triton.next_power_of_2(plan.splits), EARLY=bool(early),
-            num_warps=4, **early,
+            num_warps=4 if block_dv >= 256 else 2, **early,
         )  # fmt: skip
     return Attended(out, stray)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import random
 import re
 import signal
 import socket
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Json = Dict[str, Any]
 
+PORTS = range(20000, 32000)
 LOG_BYTES = 8 << 20
 LINE_CHARS = 2000
 TICK_S = 0.2
@@ -86,10 +88,21 @@ def _taken(lock: _hostlock.HostLock, doing: str) -> Optional[Json]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now, on loopback or elsewhere (bound for a moment, never listened on)."""
-    with socket.socket() as probe:
-        probe.bind(("0.0.0.0", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, below those that the kernel hands out itself.
+
+    Engines take more ports, counted from the one that they are given: SGLang 0.5.12 adds 10000 for gRPC, and does not
+    start where that is no port at all.
+    """
+    for _ in range(100):
+        port = random.randrange(PORTS.start, PORTS.stop)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("0.0.0.0", port))
+            except OSError:
+                continue
+            return port
+    raise OSError("none of 100 ports from {} to {} is free".format(PORTS.start, PORTS.stop - 1))
 
 
 def _error(kind: str, what: str, next: str, details: Sequence[str] = ()) -> Json:

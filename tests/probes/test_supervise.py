@@ -338,3 +338,20 @@ def test_a_locked_host_starts_nothing_and_the_lock_goes_with_the_server(
     assert "mending" in answer["error"]["what"]
     assert talk.events == []
     other.release()
+
+
+def test_a_free_port_leaves_room_for_those_that_an_engine_counts_from_it() -> None:
+    """SGLang 0.5.12 takes port + 10000 as well, and refuses to start where that is above 65535."""
+    chosen = [supervise.free_port() for _ in range(50)]
+    assert all(port > 1024 and port + 10000 < 65536 for port in chosen)
+    assert len(set(chosen)) > 40  # servers side by side do not meet
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        supervise_ports = supervise.PORTS
+        try:
+            supervise.PORTS = range(taken, taken + 2)
+            assert supervise.free_port() == taken + 1
+        finally:
+            supervise.PORTS = supervise_ports
