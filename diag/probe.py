@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
 from diag.errors import DiagError, PackageNotInstalled
 from diag.fixes import catalogue
 from diag.fixes.entry import Severity
-from diag.hosts import courier, http
+from diag.hosts import courier
 from diag.hosts.inventory import Expected
 from diag.hosts.transport import Transport
-from diag.serving.client import Client
 from diag.source.detect import Detection
-from diag.verdict import prompts, suite
+from diag.verdict import prompts
 from diag.verdict.compare import TextVerdict
 
 TIMEOUT_S = 120.0
@@ -153,6 +150,13 @@ def _server(
         return ServerHealth(facts, unknown=f"diag does not speak to {facts['engine']} servers yet")
     if facts.get("port") is None:
         return ServerHealth(facts, unknown="its port is not known")
+    # Loaded where there is a server to ask, and there only: they take longer than connecting does.
+    import httpx
+
+    from diag.hosts import http
+    from diag.serving.client import Client
+    from diag.verdict import suite
+
     where = f"the server on port {facts['port']}"
     address = facts.get("host") or "127.0.0.1"
     if address in ("0.0.0.0", "::"):

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 from urllib.parse import unquote, urlparse
 
@@ -52,8 +53,9 @@ def find(python: Optional[str], running: Iterable[Interpreter], packages: Sequen
     """Environments, most telling first: of running servers, the one named, then the usual places. No doubles."""
     found: Dict[Tuple[str, ...], Json] = {}
     explicit = [Interpreter(os.path.expanduser(python), os.environ)] if python else []
-    for interpreter in [*running, *explicit, *usual_places()]:
-        document = describe(interpreter, packages)
+    interpreters = [*running, *explicit, *usual_places()]
+    # In threads: a shim must be asked, which takes its time.
+    for document in ThreadPoolExecutor(8).map(lambda one: describe(one, packages), interpreters):
         if document is not None:
             found.setdefault((*document["search_path"], repr(document["overlays"])), document)
     return list(found.values())[:24]

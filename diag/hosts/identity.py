@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import paramiko
-
 from diag.errors import AuthenticationFailed, InventoryError
+from diag.hosts._paramiko import paramiko
 from diag.hosts.inventory import Host
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")

@@ -14,14 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import paramiko
-
 from diag.errors import (
     HostError,
     HostUnreachable,
     LinkLost,
 )
 from diag.hosts import host_keys, identity, known_hosts
+from diag.hosts._paramiko import paramiko
 from diag.hosts.host_keys import where
 from diag.hosts.inventory import Host
 from diag.hosts.transport import MAX_BYTES, Capped, Completed, Stream, run_to_end

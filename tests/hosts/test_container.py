@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import shlex
 import shutil
 import subprocess
 import threading
@@ -11,12 +13,16 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from conftest import fake_docker
 from diag.errors import HostProgramFailed
 from diag.hosts import container, courier, http
 from diag.hosts.inventory import Host
 from diag.hosts.transport import connect
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -119,3 +125,29 @@ def test_facts_and_streams_are_those_of_the_inside(engine: Host) -> None:
     finally:
         outside.shutdown()
         outside.server_close()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30), max_size=4))
+def test_words_reach_the_inside_as_given(tmp_path: Path, words: list[str]) -> None:
+    """Through two shells and the engine: nothing in them is ever run."""
+    nasty = [*words, "$(touch canary)", "`touch canary`", "'; touch canary; '", "-rf", 'a"b', "!x", "\n"]
+    with pytest.MonkeyPatch.context() as patch:
+        fake_docker(tmp_path / "bin", patch)
+        patch.chdir(tmp_path)
+        with connect(Host(name="here", address="local", container="docker:engine")) as transport:
+            done = transport.exec(shlex.join(["printf", "%s\\0", *nasty]))
+    assert done.stdout.decode(errors="surrogateescape").split("\0")[:-1] == nasty
+    assert not (tmp_path / "canary").exists()
+
+
+def test_no_command_for_a_host_is_made_of_pieces_of_text() -> None:
+    """What `exec` and `popen` are given is shlex.join's work, or a constant: no f-string, no `+`, no `%`."""
+    made = []
+    for path in (ROOT / "diag").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                pieces = isinstance(node.args[0], ast.JoinedStr | ast.BinOp)
+                if node.func.attr in ("exec", "popen", "exec_command") and pieces:
+                    made.append(f"{path}:{node.lineno}")
+    assert made == []
