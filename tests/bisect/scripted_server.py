@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from diag.bisect import journal, plan, run
 from diag.bisect.bayesian import BayesianSearch
 from diag.bisect.bench import ServerBench, fills_for
 from diag.bisect.decision import Next
+from diag.bisect.early import ends_alike
 from diag.bisect.executor import Inline
 from diag.bisect.expr import Value
 from diag.bisect.journal import Journal
@@ -137,7 +139,9 @@ class Bench:
             search = BayesianSearch(self.plan.space, deterministic=True, max_trials=self.plan.spec.max_trials)
             executor = Inline(bench, "box")
             start = {"host": "box", "plan": self.plan.text}
-            return run.run(search, executor, self.journal, self, good=self.plan.space.good, start=start)
+            space = self.plan.space
+            early = partial(ends_alike, space)
+            return run.run(search, executor, self.journal, self, good=space.good, start=start, ends_early=early)
 
     def config_of(self, launch: Launch) -> dict[str, Value]:
         return {"a": int(launch.argv[launch.argv.index("--a") + 1]), "b": int(launch.env["B"])}
