@@ -22,6 +22,7 @@ FOREIGN = {
     *("--disable-overlap-schedule", "--chunked-prefill-size", "--page-size", "--mem-fraction-static"),
     *("--sampling-backend", "--host", "--model-path", "--speculative-algorithm", "--speculative-ddtree-budget"),
     *("--speculative-eagle-topk", "--speculative-num-draft-tokens", "--speculative-"),
+    *("--lab-fault", "--lab-fault-chance", "--lab-fault-above", "--lab-fault-past"),
 }
 
 
