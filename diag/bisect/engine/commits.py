@@ -13,7 +13,7 @@ import numpy as np
 
 from diag.bisect.engine import batch, gain, rates, stopping
 from diag.bisect.engine.posterior import posterior
-from diag.bisect.engine.rows import FALSE, TRUE, Bools, Codes, Floats
+from diag.bisect.engine.rows import FALSE, TRUE, Bools, Codes, Floats, Singles
 
 STOP = 0.99
 """Higher than where combinations are searched: neighbours in a row are told apart by few trials, and nothing confirms a
@@ -61,19 +61,19 @@ def decide(
     weights = np.where(positive, np.maximum(given, given.max() / PRIOR_RATIO_CAP), 0.0)
     with np.errstate(divide="ignore"):
         log_prior = np.log(weights / weights.sum())
-    active: Codes = np.where(ancestors, TRUE, FALSE).astype(np.int8)
     where = np.array([c for c, _, _ in trials], dtype=np.intp)
+    active: Codes = np.where(ancestors[where], TRUE, FALSE).astype(np.int8)
     x = np.array([float(v) for _, v, _ in trials])
     n = np.array([float(v) for _, _, v in trials])
     boot = int(np.median(n)) if len(n) else 1
     over = rates.bits(certain) if boot == 1 else rates.counts(certain)
-    post = posterior(active[where], x, n, log_prior, over)
+    post = posterior(active, x, n, log_prior, over)
     culprit = int(post.weight.argmax())
     if post.weight[culprit] >= stop:
         return Step(None, post.weight, culprit, True)
     keep = np.flatnonzero(post.weight > gain.NEGLIGIBLE / 10)
     hot, cold = gain.predictions(post.theta[keep], over, boot)
-    share = active[:, keep].astype(np.float32) / np.float32(2)
+    share = ancestors[:, keep].astype(np.float32)
     weight = post.weight[keep] / post.weight[keep].sum()
     bits = gain.information(share, weight, hot, cold)
     if chance is not None:
@@ -115,26 +115,29 @@ def halve(
     if int(alive.sum()) == 1:
         return Step(None, weight, culprit, True)
     random = np.random.default_rng((seed, len(trials)))
-    picks = _splits(ancestors.astype(float), weight, chance, pending, count, random)
+    left = np.flatnonzero(weight)
+    picks = _splits(ancestors[:, left].astype(np.float32), weight[left], chance, pending, count, random)
     return Step(picks[0] if picks else None, weight, culprit, False, tuple(picks[1:]))
 
 
 def _splits(
-    ancestors: Floats,
+    ancestors: Singles,
     weight: Floats,
     chance: Floats,
     pending: Sequence[int],
     count: int,
     random: np.random.Generator,
 ) -> list[int]:
-    """At most `count` commits that together split the weight best, given what is pending; none that tells nothing."""
+    """At most `count` commits that together split the weight best, given what is pending; none that tells nothing.
+    ancestors (commits, suspects), weight (suspects,): of those that are left."""
     cells = [weight]
     for commit in pending:
         cells = _cut(cells, ancestors[commit])
     picks: list[int] = []
     while len(picks) < count:
         mass = np.array([cell.sum() for cell in cells])
-        p = ancestors @ np.stack(cells, axis=1) / mass
+        p = (ancestors @ np.stack(cells, axis=1).astype(np.float32)).astype(float) / mass
+        p = np.clip(p, 0.0, 1.0)
         bits = (gain.entropy(np.stack([p, 1 - p], axis=-1)) * mass).sum(axis=1) * chance
         if bits.max() <= stopping.NOISY_BITS:
             break
@@ -143,6 +146,6 @@ def _splits(
     return picks
 
 
-def _cut(cells: Sequence[Floats], active: Floats) -> list[Floats]:
+def _cut(cells: Sequence[Floats], active: Singles) -> list[Floats]:
     """Each cell in two: what is active at a commit, and the rest."""
     return [half for cell in cells for half in (cell * active, cell * (1 - active)) if half.any()]
