@@ -7,6 +7,7 @@ files say (faults of the catalogue), and what its running servers answer (a shor
 from __future__ import annotations
 
 import base64
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -101,7 +102,9 @@ def host(
     say("reading the host")
     named = python if python is not None else transport.host.python
     args = {"files": files, "python": named, "verify_all": verify_all}
+    asked = time.time()
     document = courier.call(transport, "host", args, timeout_s=TIMEOUT_S)
+    document["facts"]["clock_skew_s"] = _skew(document["facts"], asked, time.time())
     faults = tuple(_faults(document))
     if python is not None and not faults:
         raise PackageNotInstalled(
@@ -111,6 +114,15 @@ def host(
         )
     servers = tuple(_server(transport, facts, questions, ask, say) for facts in document["servers"])
     return HostReport(transport.host.name, document, faults, servers, questions.name, transport.host.expected)
+
+
+def _skew(facts: Mapping[str, Any], asked: float, answered: float) -> float | None:
+    """Seconds that the host's clock is ahead of this one; 0 where that may be no more than the time of the answer."""
+    told = facts.get("clock_unix")
+    if told is None:
+        return None
+    ahead = float(told) - (asked if told < asked else min(told, answered))
+    return round(ahead, 1)
 
 
 def _faults(document: Mapping[str, Any]) -> Iterator[InstalledFault]:

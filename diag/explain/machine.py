@@ -96,6 +96,14 @@ ENTRIES = (
         ),
     ),
     Entry(
+        id="clock-skew",
+        group="finding",
+        title="the host's clock differs from this machine's",
+        what="The time that the host told lies outside the time between question and answer, by more than 5 seconds.",
+        why="Logs of both are hard to compare, and files seem older or newer than they are.",
+        do=("See which of the two is wrong: chronyc tracking, or timedatectl",),
+    ),
+    Entry(
         id="server-open",
         group="finding",
         title="a server without a key can be reached from other machines",

@@ -19,6 +19,7 @@ from diag.verdict.findings import Finding
 
 GIB = 2**30
 HOT_C = 85
+SKEW_S = 5.0
 # Bits of nvidia-smi's clocks_throttle_reasons (NVML: nvmlClocksThrottleReason*). The rest is idleness and choice.
 _SLOWED = {0x08: "hardware slowdown", 0x20: "temperature", 0x40: "temperature (hardware)", 0x80: "power brake"}
 # Xid numbers that mean hardware or driver (NVIDIA's "Xid Errors"), and what to do; others are mostly the program's.
@@ -62,7 +63,7 @@ def model_of(name: str) -> Model | None:
 def findings(document: Mapping[str, Any], expected: Expected | None = None) -> list[Finding]:
     """document: of probes/host.py."""
     facts = document["facts"]
-    found = [*_xid(facts), *_orphans(facts), *_links(facts), *_open_servers(document)]
+    found = [*_clock(facts), *_xid(facts), *_orphans(facts), *_links(facts), *_open_servers(document)]
     for gpu in facts.get("gpus", []):
         found += _gpu(gpu)
     for rows in facts.get("remapped_rows", []):
@@ -134,6 +135,13 @@ def _rows(rows: Mapping[str, Any]) -> Iterator[Finding]:
     elif rows.get("pending") == "Yes":
         what = f"GPU {rows.get('gpu_uuid')} has a faulty row of memory that is remapped at its next reset."
         yield Finding("gpu-needs-reset", "fault", what, "Reset it when it is idle: nvidia-smi --gpu-reset")
+
+
+def _clock(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    skew = facts.get("clock_skew_s") or 0.0
+    if abs(skew) > SKEW_S:
+        what = f"The host's clock is {abs(skew):g} s {'ahead of' if skew > 0 else 'behind'} this machine's."
+        yield Finding("clock-skew", "notice", what, "Mind it when you compare logs; look at chronyc tracking, on both.")
 
 
 def _xid(facts: Mapping[str, Any]) -> Iterator[Finding]:

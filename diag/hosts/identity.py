@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.errors import AuthenticationFailed, InventoryError
+from diag.errors import AuthenticationFailed, HostUnreachable, InventoryError
 from diag.hosts._paramiko import paramiko
+from diag.hosts.host_keys import where
 from diag.hosts.inventory import Host
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
@@ -22,7 +23,8 @@ class Identity:
 
 
 def authenticate(transport: paramiko.Transport, host: Host, user: str) -> None:
-    """Offer the keys one by one. AuthenticationFailed names the user and each key that was offered or left out."""
+    """Offer the keys one by one. AuthenticationFailed names the user and each key that was offered or left out;
+    HostUnreachable when no answer comes."""
     offered: list[str] = []
     skipped: list[str] = []
     for identity in _identities(host, skipped):
@@ -34,7 +36,13 @@ def authenticate(transport: paramiko.Transport, host: Host, user: str) -> None:
             if any(kind.startswith("gssapi") for kind in error.allowed_types):
                 skipped.append('for Kerberos, set transport = "openssh" and ssh_name for this host')
             break
-        except paramiko.AuthenticationException:
+        except paramiko.AuthenticationException as error:
+            if "timeout" in str(error).lower():
+                # Not a refusal: the next key would only wait as long again.
+                raise HostUnreachable(
+                    f"{where(host)}: no answer to a key within {transport.auth_timeout:g} s.",
+                    next="The link is slow or cut, or the host is overloaded: try again, or raise connect_timeout_s.",
+                ) from None
             if transport.is_active():
                 continue
             skipped.append("the server hung up: too many keys; set identity_file for this host")

@@ -235,6 +235,9 @@ class OpenSshTransport:
         ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
         try:
             session = mux.session(self._path, command, theirs, self._limit_s)
+        except TimeoutError:
+            _close(ours)
+            raise self.lost() from None
         except OSError as error:
             _close(ours)
             raise self._not_opened(error, "the server would not run a command") from None

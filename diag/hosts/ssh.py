@@ -277,7 +277,10 @@ class ParamikoTransport:
             process.close()
 
     def popen(self, command: str, *, max_stderr_bytes: int = 65536) -> SshProcess:
-        channel = self._open(lambda: self._transport.open_session(timeout=self.host.connect_timeout_s))
+        try:
+            channel = self._open(lambda: self._transport.open_session(timeout=self.host.connect_timeout_s))
+        except TimeoutError:
+            raise self.lost() from None
         try:
             channel.exec_command(command)
         except (paramiko.SSHException, EOFError, OSError) as error:

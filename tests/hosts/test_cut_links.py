@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from diag.errors import AuthenticationFailed, DiagError, HostError, HostUnreachable, LinkLost
+from diag.errors import DiagError, HostError, HostUnreachable, LinkLost
 from diag.hosts import courier, ssh
 from diag.hosts.inventory import Host
 from diag.hosts.transport import connect
@@ -87,7 +87,7 @@ def proxied(sshd: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
 
 @pytest.mark.parametrize(
     ("stage", "kind"),
-    [("connect", HostUnreachable), ("host key", AuthenticationFailed)],
+    [("connect", HostUnreachable), ("host key", HostUnreachable)],
     ids=["in the banner", "at authentication"],
 )
 def test_while_connecting(proxied: tuple[Proxy, Host], stage: str, kind: type[DiagError]) -> None:

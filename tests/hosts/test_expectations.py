@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from diag import probe
 from diag.hosts import expectations
 from diag.hosts.expectations import findings, model_of, models, topology
 from diag.hosts.inventory import Expected
@@ -88,6 +89,21 @@ def test_rows_xid_and_memory_that_is_held() -> None:
 
 
 MATRIX = "\t\x1b[4mGPU0\tGPU1\tGPU2\tCPU Affinity\x1b[0m\nGPU0\t X \tNV18\tSYS\t0-15\nGPU1\tNV18\t X \tNV18\t0-15\n"
+
+
+@pytest.mark.parametrize(("skew", "said"), [(60.0, "60 s ahead of"), (-7.5, "7.5 s behind")])
+def test_a_clock_that_differs(skew: float, said: str) -> None:
+    [finding] = findings(document(clock_skew_s=skew))
+    assert (finding.id, finding.severity) == ("clock-skew", "notice")
+    assert said in finding.what
+    assert ids(document(clock_skew_s=2.0)) == ids(document(clock_skew_s=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "skew"), [(100.0, 0.0), (101.0, 0.0), (102.0, 0.0), (110.0, 8.0), (90.0, -10.0), (None, None)]
+)
+def test_the_time_of_the_answer_is_no_skew(told: float | None, skew: float | None) -> None:
+    assert probe._skew({"clock_unix": told}, 100.0, 102.0) == skew
 
 
 def test_links_between_gpus() -> None:
