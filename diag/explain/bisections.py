@@ -1,4 +1,4 @@
-"""How a bisection can end (`verdict` in its JSON); the kinds of diag/bisect/search.py."""
+"""How a bisection can end (`verdict` in its JSON); the kinds of diag/bisect/decision.py."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ ENTRIES = (
         id="not_reproduced",
         group="bisection",
         title="the failing configuration gave healthy output twice",
-        what="Both starts of the failing configuration passed, or neither answered. Nothing was searched. Exit code 3.",
+        what=(
+            "Both trials of the failing configuration passed, or the server reports the same values for both ends, so "
+            "that no factor reached it. Nothing was searched. Exit code 3."
+        ),
         why="Either the report was about another configuration, host or prompt, or the fault does not show every time.",
         do=(
             "Compare the command line of trial 2 with the one that failed: diag bisect NAME --dry-run prints it.",
             "Put the prompts of the report into a suite of your own, and ask for more tokens (max_new_tokens).",
-            "Intermittent faults need more requests than this search makes: see the limits in docs/bisect.md.",
+            "`no effect` lists factors that the server does not take: compare its --help and /server_info with the plan.",
+            "It shows only sometimes? Then with --flaky: the failing end is tried more often.",
         ),
         more=(
             "docs/bisect.md",
@@ -91,7 +95,8 @@ ENTRIES = (
         do=(
             "Read the table for the rows that disagree.",
             "Add what is missing: a factor, a level between good and bad, or a derived rule.",
-            "Take factors out until two runs agree; see the limits in docs/bisect.md.",
+            "With --flaky, if the same configuration did both: then trials are weighed, and none is a proof.",
+            "`another fault` lists trials that failed in another way than the failing end; they count for nothing.",
         ),
         more=("docs/bisect.md",),
     ),
