@@ -35,7 +35,7 @@ ENTRIES = (
         do=(
             "Compare the command line of trial 2 with the one that failed: diag bisect NAME --dry-run prints it.",
             "Put the prompts of the report into a suite of your own, and ask for more tokens (max_new_tokens).",
-            "`no effect` lists factors that the server does not take: compare its --help and /server_info with the plan.",
+            "`no effect` lists factors that the server does not take: compare its --help with the plan.",
             "It shows only sometimes? Then with --flaky: the failing end is tried more often.",
         ),
         more=(
