@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 import shutil
 import subprocess
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -21,6 +22,7 @@ Json = Dict[str, Any]
 GIT_S = 600.0
 MAX_LINES = 20
 MAX_COMMITS = 6000
+OLDEST_GIT = (2, 24)  # rev-parse --end-of-options
 _FIELDS = "%H%x00%P%x00%aI%x00%s"
 # Neither the user's hooks nor their configuration may change what is read or checked out.
 _QUIET = ["-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false", "-c", "advice.detachedHead=false"]
@@ -101,10 +103,11 @@ def look(git: Any, good: str, bad: str, paths: Sequence[str]) -> Json:
     "commits": [[id, [parents], author date, subject, build]], the older ones first: the good end, other merge bases,
     then the range}. build: the object ids of `paths` at that commit, or of its whole tree.
     """
+    _refuse_old(git(["version"]))
     bare = git(["rev-parse", "--is-bare-repository"]).strip() == "true"
     found: Json = {
         "bare": bare,
-        "top": git(["rev-parse", "--git-dir" if bare else "--show-toplevel"]).strip(),
+        "top": git(["rev-parse", "--absolute-git-dir" if bare else "--show-toplevel"]).strip(),
         "shallow": git(["rev-parse", "--is-shallow-repository"]).strip() == "true",
         "head": _head(git),
         "dirty": [] if bare else _dirty(git),
@@ -129,6 +132,15 @@ def look(git: Any, good: str, bad: str, paths: Sequence[str]) -> Json:
         builds = _builds(git, [commit[0] for commit in told], paths)
         found["commits"] = [[*commit, build] for commit, build in zip(told, builds)]
     return found
+
+
+def _refuse_old(said: str) -> None:
+    found = re.search(r"(\d+)\.(\d+)", said)
+    if found and (int(found.group(1)), int(found.group(2))) < OLDEST_GIT:
+        raise Refused(
+            "git there is {}; this takes {}.{} or newer.".format(found.group(), *OLDEST_GIT),
+            "Install a newer git, and put it first in PATH.",
+        )
 
 
 def _head(git: Any) -> Json:

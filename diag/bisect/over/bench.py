@@ -143,7 +143,14 @@ class PlaceCommandBench(CommandBench):
         name = self._axis.name
         laid = self._layers.lay(str(step.config[name]), self._listener.waits_for)
         self.cwd = laid.folder
-        trial = super().trial(number, Next({**self._more, **step.config}, step.purpose))
+        try:
+            trial = super().trial(number, Next({**self._more, **step.config}, step.purpose))
+        except PreconditionFailed as error:
+            error.next = (
+                'It runs in the tree of a commit, which has no untracked files: call those as "$DIAG_REPO/NAME". '
+                "125 says that a commit cannot be tried."
+            )
+            raise
         return replace(
             trial,
             config=step.config,

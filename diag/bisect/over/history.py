@@ -74,6 +74,8 @@ def local(asked: Range) -> dict[str, Any]:
         found: dict[str, Any] = checkout.look(ask, asked.good, asked.bad, asked.paths)
     except checkout.GitFailed as error:
         raise courier.error_from(checkout.failed(asked.repo, error).document["error"], "git") from None
+    except checkout.Refused as refused:
+        raise courier.error_from(refused.document["error"], "git") from None
     finally:
         repo.close()
     return found

@@ -320,6 +320,18 @@ def test_other_command_lines(
     assert trees(env) == []
 
 
+def test_a_script_that_is_not_in_the_tree(diag: Diag, repo: Path, env: dict[str, str]) -> None:
+    ids = graph(repo, LINE, 6)
+    script = repo / "try.sh"
+    script.write_text("#!/bin/sh\ntest ! -e src/broken\n")
+    script.chmod(0o755)
+    lost = bisect(diag, repo, env, ids[0], cmd="./try.sh")
+    assert lost.code == 5
+    assert "$DIAG_REPO/NAME" in lost.err
+    assert bisect(diag, repo, env, ids[0], cmd="$DIAG_REPO/try.sh").code == 1
+    assert trees(env) == []
+
+
 def test_options_that_need_over_say_so(diag: Diag, env: dict[str, str]) -> None:
     ran = diag("bisect", "lab", "--good", "1", env=env)
     assert ran.code == 2
@@ -493,8 +505,9 @@ def test_from_a_linked_worktree_and_a_bare_repository(here: LocalTransport, repo
     git(repo, "worktree", "add", "-q", "--detach", str(tmp_path / "linked"), ids[1])
     git(tmp_path, "clone", "-q", "--bare", str(repo), "bare.git")
     for where in ("linked", "bare.git"):
-        axis = read(tmp_path / where, ids[0], "main").axis
-        assert len(axis.places) == 12
+        found = read(tmp_path / where, ids[0], "main")
+        assert found.top == str(tmp_path / where)
+        assert len(found.axis.places) == 12
         trees = Trees(here, "run-1", str(tmp_path / where))
         assert trees.lay(ids[3], lambda what: None).at == ids[3]
         trees.close()
@@ -527,6 +540,9 @@ def test_git_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         checkout.Git(str(tmp_path / "none"))(["status"])
     document = checkout.failed("/r", checkout.GitFailed("fatal: detected dubious ownership in repository")).document
     assert "safe.directory" in document["error"]["next"]
+    with pytest.raises(checkout.Refused, match=r"git there is 1\.8; this takes 2\.24 or newer"):
+        checkout._refuse_old("git version 1.8.3.1\n")
+    checkout._refuse_old(checkout.Git(str(tmp_path))(["version"]))
     monkeypatch.setenv("PATH", "")
     with pytest.raises(checkout.GitFailed, match="git is not installed"):
         checkout.Git(str(tmp_path))(["status"])
