@@ -80,8 +80,7 @@ def run(args: Mapping[str, Any], talk: Any) -> Json:
     except GitFailed as error:
         return failed(repo, error).document
     except OSError as error:
-        what = "{}: {}".format(error.filename or "The worktree", error.strerror or error)
-        return Refused(what, "Look at the disk and the rights of this user.").document
+        return overlay_hold.refusal(error)
 
 
 def failed(repo: str, error: GitFailed) -> Refused:

@@ -57,8 +57,7 @@ def run(args: Mapping[str, Any], talk: Any) -> Json:
     except Refused as error:
         return error.document
     except OSError as error:
-        what = "{}: {}".format(error.filename or "The overlay", error.strerror or error)
-        return Refused(what, "Look at the disk and the rights of this host's user.").document
+        return overlay_hold.refusal(error)
 
 
 def hold(args: Mapping[str, Any], talk: Any) -> Json:

@@ -55,6 +55,13 @@ def private(path: str) -> None:
         )
 
 
+def refusal(error: OSError) -> Json:
+    """What a disk that does not do as it should is told as."""
+    what = "{}: {}".format(error.filename or "The folder of the run", error.strerror or error)
+    next = "Look at the disk and the rights of this user; XDG_CACHE_HOME in the host's `env` names another folder."
+    return Refused(what, next).document
+
+
 class Held:
     """Claimed on entering the `with`, removed on leaving it. note: what the removal must know; undo does it."""
 
@@ -126,6 +133,7 @@ def _locked(path: str, flags: int) -> Optional[int]:
     except OSError as error:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.ENOENT):
             os.close(fd)
+            error.filename = path  # a file system without locks, for one
             raise
     os.close(fd)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -261,6 +262,20 @@ def test_an_interpreter_that_is_none(host: Transport) -> None:
         interpreter(host, "/bin/false", "toy")
     with pytest.raises(DiagError, match="did not say what it is"):
         interpreter(host, "/no/such/python", "toy")
+
+
+def test_a_disk_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold, overlay = bundle.load("probes.overlay_hold"), bundle.load("probes.overlay")
+
+    def flock(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(hold.fcntl, "flock", flock)
+    top = tmp_path / "cache"
+    top.mkdir(mode=0o700)
+    told = overlay.run({"mark": "run-1", "root": str(top)}, None)["error"]
+    assert told["what"].endswith("run-1.lock: No locks available")
+    assert "XDG_CACHE_HOME" in told["next"]
 
 
 def test_a_cache_that_others_may_write_to_is_refused(host: Transport, wheel: Path, cache: Path) -> None:
