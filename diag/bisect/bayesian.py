@@ -51,6 +51,8 @@ BEYOND_PRIOR = 1.0
 """Of rules outside the hypotheses, all together: how long an exact search goes on trying to meet one."""
 LEADERS = 3
 MAX_TIES = 128
+MAX_REPEATED = 3
+OUTSIDE = 0.99
 LOOKED_AT = 1024
 NOISY_BEYOND = 0.1
 MAX_DOUBTS = 256
@@ -118,6 +120,7 @@ class BayesianSearch:
         space: Space,
         *,
         deterministic: bool | None = None,
+        strict: bool = False,
         quick: bool = False,
         max_trials: int = 200,
         seed: int = 0,
@@ -125,11 +128,12 @@ class BayesianSearch:
         valid: Callable[[Config], bool] | None = None,
         confirm: bool = True,
     ) -> None:
-        """deterministic: True taken for granted until a trial contradicts it, False never, None learned. minutes: cost
-        of a trial, by default as the space tells it. valid: what else a configuration must satisfy to be tried.
-        confirm: False names the leader without trying its claims (for measurements)."""
+        """deterministic: True taken for granted until a trial contradicts it, False never, None learned. strict: where
+        it is contradicted, that is the end. minutes: cost of a trial, by default as the space tells it. valid: what
+        else a configuration must satisfy to be tried. confirm: False names the leader without trying its claims (for
+        measurements)."""
         self.space = space
-        self.deterministic = deterministic
+        self.deterministic, self.strict = deterministic, strict
         self.stop = stopping.QUICK if quick else stopping.STOP
         self.max_trials = max_trials
         self.minutes = minutes or (space.minutes if _priced(space) else None)
@@ -159,7 +163,7 @@ class BayesianSearch:
             again = self._contradicted(view)
             if again is not None:
                 return again
-        if view.outside > 0.9 or self._misfit(view):
+        if view.outside > OUTSIDE or self._misfit(view):
             return self._unexplained(view)
         leader = self.hypotheses[view.leader]
         pool = self._pool(view)
@@ -258,7 +262,8 @@ class BayesianSearch:
         bad = [t for t in evidence if same_config(t.config, space.bad)]
         good_failed = sum(self._not_healthy(t) for t in good)
         bad_failed = sum(t.outcome is Outcome.FAIL for t in bad)
-        asked = [sum(same_config(t.config, end) for t in trials) for end in (space.good, space.bad)]
+        answered = [t for t in trials if t.outcome is not Outcome.INFRA]
+        asked = [sum(same_config(t.config, end) for t in answered) for end in (space.good, space.bad)]
         if not good:
             if asked[0] >= 2:
                 return self._bare("environmental", trials, evidence, "the good configuration gave no answers, twice")
@@ -429,7 +434,8 @@ class BayesianSearch:
 
     def _tried(self, view: _View, pool: _Pool) -> Bools:
         """Candidates with the effect of a trial."""
-        return self._among(pool, np.array([self._code(view, t) for t in view.trials], dtype=np.int8))
+        answered = [t for t in view.trials if t.outcome is not Outcome.INFRA]
+        return self._among(pool, np.array([self._code(view, t) for t in answered], dtype=np.int8))
 
     def _code(self, view: _View, trial: Trial) -> Codes:
         code = self._code_of(trial.config)
@@ -506,18 +512,24 @@ class BayesianSearch:
         return near
 
     def _contradicted(self, view: _View) -> Next | Verdict | None:
-        """Said to show every time, but nothing foretells every trial: the one too many again. If it says the same, no
-        hypothesis is right; if not, the fault flakes, and the search goes on as one for flakes."""
-        for upto in range(1, len(view.evidence) + 1):
-            failed = (view.x[:upto] > 0).astype(float)
-            if not self._consistent(view.active[:upto], failed, view.groups[:upto]):
-                break
-        own = [i for i, g in enumerate(view.groups) if g == view.groups[upto - 1]]
-        if len({bool(view.x[i] > 0) for i in own}) > 1:
-            return None
-        if len(own) >= 2:
-            return self._unexplained(view)
-        return Next(view.evidence[own[0]].config, "nothing predicts what this one showed: once more")
+        """Said to show every time, but nothing foretells every trial: the ones too many again, those first without
+        which the likeliest hypothesis would do. If all say the same, no hypothesis is right; if one does not, the fault
+        flakes, and the search goes on as one for flakes."""
+        failed = view.x > 0
+        repeated = [g for g in set(view.groups) if view.groups.count(g) > 1]
+        for group in repeated:
+            own = [i for i, g in enumerate(view.groups) if g == group]
+            if len({bool(failed[i]) for i in own}) > 1:
+                first, other = view.evidence[own[0]].number, view.evidence[own[-1]].number
+                why = f"trials {first} and {other} are alike and differ: it does not show every time"
+                return self._end("unexplained", view, why) if self.strict else None
+        wrong = np.where(failed[:, None], view.active != TRUE, view.active == TRUE)
+        alone = wrong & (wrong.sum(axis=0) == 1)
+        worth = alone @ np.exp(self._log_prior)
+        for i in np.argsort(-worth, kind="stable"):
+            if len(repeated) < MAX_REPEATED and view.groups[i] not in repeated and (worth[i] > 0 or not repeated):
+                return Next(view.evidence[i].config, "nothing predicts what this one showed: once more")
+        return self._unexplained(view)
 
     def _costs(self, view: _View, pool: _Pool) -> Floats:
         running = view.trials[-1].config if view.trials else None
@@ -566,7 +578,11 @@ class BayesianSearch:
                 options = np.flatnonzero(fits)
                 best = options[differs[options].sum(axis=1).argmin()]
                 return Next(pool.candidates.config(int(best)), claim.purpose)
-        return self._exact_hold_out(view, pool, possible) if view.exact else self._hold_out(view, pool, chance, show)
+        return (
+            self._exact_hold_out(view, pool, possible & (chance > UNLIKELY))
+            if view.exact
+            else self._hold_out(view, pool, chance, show)
+        )
 
     def _hold_out(self, view: _View, pool: _Pool, chance: Floats, show: float) -> Next | None:
         held = self._held(view)
@@ -580,7 +596,9 @@ class BayesianSearch:
         doubt = float(outside[1].sum()) if outside is not None else 0.0
         if count >= (stopping.HOLD_OUTS if doubt <= (1 - self.stop) * (1 + doubt) else stopping.HOLD_OUT_CAP):
             return None
-        options = np.flatnonzero(~self._tried(view, pool) & (chance > 0) & (pool.active[:, view.leader] == FALSE))
+        options = np.flatnonzero(
+            ~self._tried(view, pool) & (chance > UNLIKELY) & (pool.active[:, view.leader] == FALSE)
+        )
         if not len(options):
             return None
         random = np.random.default_rng((self._seed, len(view.trials)))
@@ -696,7 +714,7 @@ class BayesianSearch:
             kind="culprit",
             why=f"predicts every trial{',' if alone else ''}{alone}" if view.exact else self._how_sure(view, sure),
             culprit=leader,
-            confidence=min(1.0, sure / rest) if rest > 0 else sure,
+            confidence=1.0 if alone else min(1.0, sure / rest) if rest > 0 else sure,
             inseparable=same_everywhere,
             untested=untested,
             sufficient=sufficient(leader, self.space, evidence),

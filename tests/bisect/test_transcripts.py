@@ -178,4 +178,4 @@ def test_the_search_does_and_says_what_the_transcript_holds(path: Path, request:
 
 
 def test_there_are_scenarios() -> None:
-    assert len(list(FOLDER.glob("*.txt"))) >= 10
+    assert len(list(FOLDER.glob("*.txt"))) >= 24

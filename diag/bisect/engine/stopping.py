@@ -29,7 +29,7 @@ NOISY_BITS = 1e-4
 """Below that a trial tells nothing; near STOP there is little left to tell, so a noisy search takes less."""
 ALARMS = 0.03
 ALARM_SHARE = 0.05
-DRIFT = 0.005
+DRIFT = 0.03
 
 
 def fail_rate(failed: int, tries: int) -> float:
