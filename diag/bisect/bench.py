@@ -36,6 +36,8 @@ from diag.verdict.compare import TextVerdict
 
 RETRY_WAIT_S = 5.0
 """Before a lost connection is made again; twice as long the second time."""
+DEATH_WAIT_S = 0.5
+"""After a request without an answer: its supervisor looks five times a second whether the server still lives."""
 
 
 def fills_for(plan: Plan, host: Host, given: Mapping[str, str]) -> dict[str, str]:
@@ -129,6 +131,8 @@ class ServerBench:
         except BaseException as error:
             self._stop_after(error)
             raise
+        if any(text.kind == "no_answer" for text in texts):
+            self._cancelled.wait(DEATH_WAIT_S)
         if not self._may_stay(texts):
             self._stop()
         return self._trial(number, step, running, texts, reference, info, began)

@@ -128,6 +128,7 @@ class Bench:
                 server.stopped.update(self.stopped(config))
 
         self.monkeypatch.setattr(benches, "start", start)
+        self.monkeypatch.setattr(benches, "DEATH_WAIT_S", 0.0)
 
     def run(self, script: Script) -> Result:
         self.serve(script)

@@ -60,3 +60,31 @@ def test_kill_9_of_the_client(lab: Lab, tmp_path: Path) -> None:
         child.kill()
         child.communicate(timeout=60)
     assert wait_until_gone(lab, 60) == []
+
+
+@pytest.fixture
+def twice(lab: Lab, tmp_path: Path) -> Path:
+    """A folder whose inventory knows the lab under a second name: two hosts, each with a connection of its own."""
+    entry = lab.inventory_file.read_text()
+    (tmp_path / "diag.toml").write_text(entry.replace("[hosts.lab", "[hosts.again"))
+    return tmp_path
+
+
+def test_ctrl_c_with_servers_on_two_hosts(lab: Lab, twice: Path) -> None:
+    with subprocess.Popen(
+        command("bisect", "lab", "again"),
+        cwd=twice,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        deadline = time.monotonic() + 60
+        while len(lab_processes(lab)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(lab_processes(lab)) >= 2
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=90)
+    assert child.returncode == 130, err
+    assert "Nothing that was started on lab, again is left running" in err
+    assert lab_processes(lab) == []
