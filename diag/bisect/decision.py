@@ -125,17 +125,20 @@ class BothEnds:
         self.space = space
 
     def next(self, trials: Sequence[Trial]) -> Next | Verdict:
-        if not trials:
+        # By configuration and not by place: each of several hosts begins with the good one.
+        good = [t for t in trials if same_config(t.config, self.space.good)]
+        bad = [t for t in trials if same_config(t.config, self.space.bad)]
+        if not good:
             return Next(self.space.good, "the good configuration: its texts are what the other is compared with")
-        if trials[0].outcome is not Outcome.PASS:
+        if good[0].outcome is not Outcome.PASS:
             return Verdict("environmental", "the good configuration is not healthy itself")
-        if len(trials) == 1:
+        if not bad:
             return Next(self.space.bad, "the failing configuration: does it still fail?")
-        if trials[1].outcome is Outcome.PASS:
+        if bad[0].outcome is Outcome.PASS:
             return Verdict("clean", "the failing configuration is healthy")
-        if trials[1].outcome is not Outcome.FAIL:
-            return Verdict("unexplained", f"the failing configuration gave no answers: {trials[1].reason}")
-        return Verdict("fails", f"the failing configuration fails: {trials[1].reason}")
+        if bad[0].outcome is not Outcome.FAIL:
+            return Verdict("unexplained", f"the failing configuration gave no answers: {bad[0].reason}")
+        return Verdict("fails", f"the failing configuration fails: {bad[0].reason}")
 
     def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
         return one_at_a_time(self, trials, pending, hosts)

@@ -13,7 +13,7 @@ import pytest
 
 from diag.bisect import crew, executor, journal, run
 from diag.bisect.bayesian import BayesianSearch
-from diag.bisect.decision import Next
+from diag.bisect.decision import BothEnds, Next, Search
 from diag.bisect.executor import Cancelled, Workers
 from diag.bisect.expr import Value
 from diag.bisect.journal import Journal
@@ -87,14 +87,14 @@ class Shop:
     on_trial: Callable[[Trial], None] = lambda trial: None
     on_leave: Callable[[], None] = lambda: None
     journal: Journal | None = None
+    search: Search = field(default_factory=lambda: BayesianSearch(SPACE, deterministic=True, max_trials=60))
 
     def run(self, behave: Behave) -> Result:
         self.benches = {host: Bench(host, behave) for host in self.hosts}
         self.journal = Journal.create(self.folder)
         with self.journal:
-            search = BayesianSearch(SPACE, deterministic=True, max_trials=60)
             workers = Workers(self.benches)
-            return run.run(search, workers, self.journal, self, good=GOOD, start={}, done=self.done)
+            return run.run(self.search, workers, self.journal, self, good=GOOD, start={}, done=self.done)
 
     def entries(self) -> list[dict[str, Any]]:
         assert self.journal is not None
@@ -334,6 +334,24 @@ def test_gone_on_with_no_host_that_had_its_control_has_another(shop: Shop) -> No
     assert culprit(again) == "b=1 and e=1"
     assert not [t for t in again.trials[3:] if "control" in t.purpose]
     assert shop.entries()[0]["kind"] == "resumed"
+
+
+@pytest.mark.parametrize(("fails", "kind"), [(True, "fails"), (False, "clean")])
+def test_the_check_of_both_ends_is_not_misled_by_controls(shop: Shop, fails: bool, kind: str) -> None:
+    shop.search = BothEnds(SPACE)
+    result = shop.run(lambda host, config: fails and config == BAD)
+    assert result.verdict.kind == kind
+    assert [t.config for t in result.trials].count(BAD) == 1
+
+
+def test_a_fault_that_flakes_is_found_on_several_hosts(shop: Shop) -> None:
+    """It shows in two of three trials, wherever they are made."""
+    count = itertools.count()
+    shop.search = BayesianSearch(SPACE, max_trials=200)
+    result = shop.run(lambda host, config: pair(config) and next(count) % 3 != 1)
+    assert culprit(result) == "b=1 and e=1"
+    assert result.verdict.rates is not None
+    assert min(len(trials) for trials in by_host(result).values()) >= 3
 
 
 # the pure part
