@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -139,7 +140,12 @@ def _inventory(folder: Path, host: Host, more: Sequence[str]) -> None:
 
 def startup(w: World) -> Iterator[Row]:
     seconds = w.timed([*DIAG, "--help"], 15)
-    yield Row("`diag --help`", "0.15 s", f"{seconds:.3f} s", seconds <= 0.15)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    w.timed([*DIAG, "--help"], 9)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 10
+    said = f"{seconds:.3f} s ({cpu:.3f} s of a processor, with what starts it)"
+    yield Row("`diag --help`", "0.15 s", said, seconds <= 0.15)
 
 
 def _ssh(w: World) -> list[str]:

@@ -80,8 +80,11 @@ def usual_places() -> List[Interpreter]:
     ]
     for conda in (f"{home}/miniconda3", f"{home}/anaconda3", f"{home}/miniforge3", "/opt/conda"):
         folders += [conda, *glob.glob(f"{conda}/envs/*")]
-    on_path = (shutil.which(name) for name in ("python3", "python"))
-    pythons = [f"{folder}/bin/python" for folder in folders if folder] + [path for path in on_path if path]
+    on_path = [path for path in map(shutil.which, ("python3", "python")) if path]
+    for root in {os.path.dirname(os.path.dirname(path)) for path in on_path if "/shims/" in path}:
+        folders += glob.glob(f"{root}/versions/*") + glob.glob(f"{root}/installs/python/*")  # of pyenv, of asdf
+    pythons = [f"{folder}/bin/python" for folder in folders if folder]
+    pythons += [path for path in on_path if "/shims/" not in path]
     return [Interpreter(path, env) for path in pythons]
 
 

@@ -23,11 +23,12 @@ NO_SUDO_MARK = "diag: no sudo"
 # CPython 3.11 loses count of its recursion when two threads parse at once ("AST constructor recursion depth mismatch").
 _ONE_AT_A_TIME = threading.Lock()
 
+# The system's own first: a `python3` on PATH may be a shim, a shell script that takes longer than all the rest.
 CANDIDATES = (
+    "/usr/bin/python3",
     "python3",
     *(f"python3.{minor}" for minor in range(15, 7, -1)),
     "python",
-    "/usr/bin/python3",
     "/usr/local/bin/python3",
     "/opt/homebrew/bin/python3",
     "/usr/libexec/platform-python",

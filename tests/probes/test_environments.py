@@ -174,3 +174,23 @@ def test_this_interpreter_is_described() -> None:
     assert found is not None
     assert found["python_version"].startswith(f"{sys.version_info[0]}.{sys.version_info[1]}")
     assert environments.describe(Interpreter(sys.executable), ["hypothesis"])["packages"]["hypothesis"]  # type: ignore[index]
+
+
+def test_behind_shims_are_their_installations_and_no_shim_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("3.10.1", "3.11.7"):
+        folder = tmp_path / "versions" / name
+        (folder / "bin").mkdir(parents=True)
+        (folder / "lib" / f"python{name[:4]}" / "site-packages").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(folder / "bin" / f"python{name[:4]}")
+        (folder / "bin" / f"python{name[:4]}").touch(mode=0o755)
+    shim = tmp_path / "shims" / "python3"
+    shim.parent.mkdir()
+    shim.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shim.parent))
+    found = environments.find(None, [], [])
+    mine = {env["prefix"]: env["python_version"] for env in found if env["prefix"].startswith(str(tmp_path))}
+    assert mine == {str(tmp_path / "versions" / name): name[:4] for name in ("3.10.1", "3.11.7")}
+    assert not (tmp_path / "ran").exists()
