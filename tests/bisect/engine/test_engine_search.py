@@ -246,3 +246,55 @@ def test_cheap_trials_are_preferred() -> None:
         before = [None, *(t.config for t in host.trials)]
         spent[name] = sum(minutes(t.config, b) for t, b in zip(host.trials, before))
     assert spent["aware"] < spent["blind"]
+
+
+def test_a_failure_of_another_kind_is_no_evidence() -> None:
+    """f3 kills the server in its own way; the fault that is looked for is f1's."""
+    over = two_level(4)
+    host = SimulatedHost(
+        over,
+        lambda v: v["f1"] == 1 or v["f3"] == 1,
+        signature=lambda v: "garbled" if v["f1"] == 1 else "died: CUDA error",
+    )
+    verdict = settle(host, BayesianSearch(over, deterministic=True))
+    assert verdict.culprit is not None
+    assert "f1=1" in [h.name for h in (verdict.culprit, *verdict.inseparable)]
+    others = [t.number for t in host.trials if t.signature.startswith("died")]
+    assert [number for number, _ in verdict.other_failures] == others != []
+    cited = {*verdict.sufficient, *verdict.necessary, *(verdict.cleared or {}).values()}
+    assert not cited & set(others)
+
+
+def test_a_constraint_that_keeps_hypotheses_inseparable_is_named() -> None:
+    plain = two_level(3)
+    over = Space(plain.factors, constraints=(Constraint("together", parse("f0 == f1")),))
+    host = SimulatedHost(over, lambda v: v["f0"] == 1)
+    verdict = settle(host, BayesianSearch(over, deterministic=True))
+    assert verdict.culprit is not None
+    assert verdict.inseparable
+    assert verdict.forbidden == {h.name: "together" for h in verdict.inseparable}
+
+
+def test_lost_answers_are_asked_for_again() -> None:
+    over = two_level(4)
+    host = SimulatedHost(
+        over, lambda v: v["f2"] == 1, disturb=lambda number, outcome: Outcome.INFRA if number in (1, 2, 5) else outcome
+    )
+    verdict = settle(host, BayesianSearch(over, deterministic=True))
+    assert verdict.culprit is not None
+    assert verdict.culprit.name == "f2=1"
+    answered = [t for t in host.trials if t.outcome is not Outcome.INFRA]
+    assert {verdict.sufficient[0], verdict.necessary[0]} <= {t.number for t in answered}
+    assert all(end in [t.config for t in answered] for end in (over.good, over.bad))
+
+
+@pytest.mark.parametrize("wrong", [3, 4, 5, 6])
+def test_one_wrong_trial_is_found_out(wrong: int) -> None:
+    """Where one trial is a proof one of them lies: what contradicts is repeated, and the search goes on with chance."""
+    over = two_level(5)
+    flip = {Outcome.PASS: Outcome.FAIL, Outcome.FAIL: Outcome.PASS}
+    host = SimulatedHost(
+        over, lambda v: v["f1"] == 1, disturb=lambda number, outcome: flip[outcome] if number == wrong else outcome
+    )
+    verdict = settle(host, BayesianSearch(over, deterministic=True))
+    assert verdict.culprit is None or verdict.culprit.name == "f1=1"
