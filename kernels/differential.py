@@ -79,7 +79,6 @@ def run(args: Dict[str, Any], talk: Any = None) -> Dict[str, Any]:
     else:
         os.environ.pop("TRITON_INTERPRET", None)
     document: Dict[str, Any] = {"schema": SCHEMA, "gpu": chosen, "gpu_why": why, "interpreted": chosen is None}
-    document["offsets"] = _offsets(site_packages, real)
     document.update(_version_and_file(site_packages))
     try:
         document.update(_checked(site_packages, real, document, bool(args.get("quick")), talk))
@@ -90,7 +89,7 @@ def run(args: Dict[str, Any], talk: Any = None) -> Dict[str, Any]:
 
 
 def _refused(why: str) -> Dict[str, Any]:
-    return {"error": {"kind": "precondition_failed", "what": why, "next": "See nvidia-smi on the host."}}
+    return {"error": {"kind": "precondition", "what": why, "next": "See nvidia-smi on the host."}}
 
 
 def _said(error: BaseException) -> str:
@@ -144,18 +143,16 @@ def choose_gpu(gpus: List[Gpu], asked: Optional[int]) -> Tuple[Optional[int], st
 # --- the installed files
 
 
-def _offsets(site_packages: Path, real: Any) -> Dict[str, Any]:
-    """What the installed backend computes, in a process of its own: there everything runs in the interpreter."""
-    from . import metadata
-
-    return metadata._apart(functools.partial(_ask_oracle, site_packages, real), metadata.LIMIT_S)
-
-
-def _ask_oracle(site_packages: Path, real: Any) -> Dict[str, Any]:
+def _ask_oracle(site_packages: Path, real: Any, start: int, say: Callable[[Dict[str, Any]], None]) -> None:
+    """What the installed backend computes. There everything is interpreted, so it needs a process of its own."""
     from . import metadata
 
     os.environ.update(TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
-    return metadata.answer(site_packages, real)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, metadata.LIMIT_S)
+    metadata._ready()
+    say({"told": {"offsets": metadata.answer(site_packages, real)}})
+    say({"end": True})
 
 
 def _version_and_file(site_packages: Path) -> Dict[str, Any]:
@@ -197,9 +194,10 @@ def arguments(function: Callable[..., Any], step: Any, out: Any) -> Dict[str, An
 class _Seen:
     """One worker: what it said, over all the processes that it took."""
 
-    def __init__(self, work: Callable[..., None]) -> None:
-        """work: called with the number of shapes that are done, and with what takes its lines."""
-        self.work = work
+    def __init__(self, work: Callable[..., None], needed: bool = True) -> None:
+        """work: called with the number of shapes that are done, and with what takes its lines. needed: without its
+        answer there is none; else its end without one is an answer, too."""
+        self.work, self.needed = work, needed
         self.found: List[Found] = []
         self.told: Dict[str, Any] = {}
         self.at = self.of = self.deaths = 0
@@ -221,13 +219,15 @@ class _Seen:
         """One line. Where the process ended instead: a new one behind the shape that killed it, or the end."""
         text = self.stream.readline() if self.stream is not None else b""
         line = json.loads(text) if text else {}
-        if "error" in line:
+        if "error" in line and self.needed:
             raise RuntimeError(line["error"])
+        if "error" in line:
+            self.told["why"] = line["error"]
         if "case" in line:
             self.at, self.of = self.at + 1, line["of"]
             self.found += [Found(**line["case"])] if line["case"] is not None else []
         self.told.update(line.get("told", {}))
-        if line.get("end"):
+        if line.get("end") or (not text and not self.needed):
             self.stop()
         elif not text:
             self.stop()
@@ -249,16 +249,20 @@ def _checked(site_packages: Path, real: Any, document: Dict[str, Any], quick: bo
     """What the check found, gathered from processes of their own: a kernel that reads where nothing is takes its
     process with it. Then a new one goes on behind that shape."""
     workers = 1 if document["interpreted"] else max(1, min(MAX_WORKERS, (os.cpu_count() or 1) // 2))
-    seen = [
-        _Seen(functools.partial(_work, site_packages, real, document, quick, part, workers)) for part in range(workers)
-    ]
-    try:
-        _gather(seen, talk)
-    finally:
-        for one in seen:
-            one.stop()
+    common = (site_packages, real, document["interpreted"])
+    # The engine's import is what takes longest, so that of the oracle's process goes on beside the others'.
+    oracle = _Seen(functools.partial(_ask_oracle, site_packages, real), needed=False)
+    seen = [oracle]
+    seen += [_Seen(functools.partial(_work, *common, quick, part, workers)) for part in range(workers)]
+    _gather(seen, talk)
+    silent = {"verdict": "cannot_tell", "why": oracle.told.pop("why", "its process ended without a word")}
+    offsets = oracle.told.get("offsets", silent)
+    # The same file, and quicker: what is around the kernel does not matter to it.
+    steps = _Seen(functools.partial(_step_work, site_packages, False, document["interpreted"], offsets))
+    _gather([steps], None)
     found = [one for part in seen for one in part.found]
-    told = {name: value for part in seen for name, value in part.told.items()}
+    told = {name: value for part in [steps, *seen] for name, value in part.told.items()}
+    told["offsets"] = offsets
     tried = sum(part.at for part in seen)
     wrong = [one for one in found if not one.ok]
     return {
@@ -268,12 +272,20 @@ def _checked(site_packages: Path, real: Any, document: Dict[str, Any], quick: bo
         "wrong": [one._asdict() for one in wrong[:MAX_LISTED]],
         "wrong_cases": len(wrong),
         "worst": worst(found),
-        **judge(len(found), len(wrong), told["steps"], document["offsets"]),
+        **judge(len(found), len(wrong), told["steps"], offsets),
     }
 
 
 def _gather(seen: List[_Seen], talk: Any) -> None:
     """Until every worker is through. Raises RuntimeError with what one said, or that it ended without a word."""
+    try:
+        _follow(seen, talk)
+    finally:
+        for one in seen:
+            one.stop()
+
+
+def _follow(seen: List[_Seen], talk: Any) -> None:
     done = 0
     while any(one.stream is not None for one in seen):
         ready, _, _ = select.select([one.stream for one in seen if one.stream is not None], [], [])
@@ -303,24 +315,15 @@ def _say_and_leave(work: Callable[[Callable[[Dict[str, Any]], None]], None], wri
 def _work(
     site_packages: Path,
     real: Any,
-    document: Dict[str, Any],
+    interpreted: bool,
     quick: bool,
     part: int,
     parts: int,
     start: int,
     say: Callable[[Dict[str, Any]], None],
 ) -> None:
-    """A part of the grid, from its shape `start` on; the first worker also the steps with the backend's own offsets."""
-    import torch
-
-    from . import installed
-
-    torch.set_num_threads(1)
-    device = "cpu" if document["interpreted"] else "cuda"
-    module, really = installed.load_extend_attention(site_packages, real)
-    function = module.extend_attention_fwd
-    name = torch.cuda.get_device_name() if device == "cuda" else "cpu (Triton interpreter)"
-    say({"told": {"device": name, "torch": torch.__version__, "real_import": really}})
+    """A part of the grid, from its shape `start` on."""
+    function, device = _ready_kernel(site_packages, real, interpreted, say)
     shapes = list(grid(device, quick, "k_scale" in arguments_known(function)))
     kinds = list(dict.fromkeys((shape.Lq, shape.dtype, shape.kv_dtype) for shape in shapes))
     mine = [s for s in shapes if kinds.index((s.Lq, s.dtype, s.kv_dtype)) % parts == part]
@@ -329,9 +332,40 @@ def _work(
         say({"case": None if one is None else one._asdict(), "of": len(shapes)})
         if one is not None and one.died:
             return
-    if part == 0:
-        say({"told": {"steps": list(through_offsets(function, document["offsets"], device))}})
     say({"end": True})
+
+
+def _step_work(
+    site_packages: Path,
+    real: Any,
+    interpreted: bool,
+    offsets: Dict[str, Any],
+    start: int,
+    say: Callable[[Dict[str, Any]], None],
+) -> None:
+    """The steps with the backend's own offsets."""
+    needed = any(_off(case) for case in offsets.get("path_results", ()))
+    steps: List[Dict[str, Any]] = []
+    if needed:
+        function, device = _ready_kernel(site_packages, real, interpreted, say)
+        steps = list(through_offsets(function, offsets, device))
+    say({"told": {"steps": steps}})
+    say({"end": True})
+
+
+def _ready_kernel(
+    site_packages: Path, real: Any, interpreted: bool, say: Callable[[Dict[str, Any]], None]
+) -> Tuple[Callable[..., Any], str]:
+    import torch
+
+    from . import installed
+
+    torch.set_num_threads(1)
+    device = "cpu" if interpreted else "cuda"
+    module, really = installed.load_extend_attention(site_packages, real)
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu (Triton interpreter)"
+    say({"told": {"device": name, "torch": torch.__version__, "real_import": really}})
+    return module.extend_attention_fwd, device
 
 
 def arguments_known(function: Callable[..., Any]) -> List[str]:
@@ -430,10 +464,14 @@ def through_offsets(function: Callable[..., Any], offsets: Dict[str, Any], devic
     """For each case in which the backend's offsets are not what they should be: which rows the kernel gets wrong by
     them, and which of the offsets, put right alone, mend how many."""
     for case in offsets.get("path_results", ()):
-        fields = case.get("fields") or {}
-        off = [name for name in FIELDS if name in fields and not fields[name]["ok"]]
+        off = _off(case)
         if off:
             yield dict(step_through(function, case, off, device), path=case["path"])
+
+
+def _off(case: Dict[str, Any]) -> List[str]:
+    fields = case.get("fields") or {}
+    return [name for name in FIELDS if name in fields and not fields[name]["ok"]]
 
 
 def step_through(function: Callable[..., Any], case: Dict[str, Any], off: List[str], device: str) -> Dict[str, Any]:

@@ -48,12 +48,13 @@ class Attended(NamedTuple):
 
 @triton.jit
 def _allowed(Mask, start, cells, node, stride, column, wanted, Stray, report):
-    """The mask's cells at start + node * stride + column, false where `wanted` is; strays counted, never read."""
+    """The mask's cells at start + node * stride + column, false where `wanted` is. Strays are never read, and counted
+    in the rows that `report` names: those of one head, which read what the others do."""
     offsets = start + node[:, None].to(tl.int64) * stride + column[None, :]
     inside = (offsets >= 0) & (offsets < cells)
     value = tl.load(Mask + offsets, mask=wanted & inside, other=0)
-    strays = tl.sum(tl.sum((wanted & (inside == 0)).to(tl.int32), axis=1), axis=0)
-    if (strays > 0) & report:
+    strays = tl.sum(tl.sum((wanted & (inside == 0) & report[:, None]).to(tl.int32), axis=1), axis=0)
+    if strays > 0:
         tl.atomic_add(Stray, strays)
     return wanted & inside & (value != 0)
 
@@ -162,6 +163,7 @@ def _verify_kernel(
             Q, first, width, row_x, kv_head, stride_qt, stride_qh, GROUP, LQ, BLOCK_D, BLOCK_PE
         )
         m_x, norm_x, acc_x = _start(BLOCK_X, BLOCK_DV)
+        report_x = (kv_head == 0) & (row_x % GROUP == 0)
 
     start = tl.zeros([], dtype=tl.int64)
     before = 0
@@ -170,7 +172,7 @@ def _verify_kernel(
         if HAS_OFFSETS:
             before = tl.load(window_kv_offsets + request)
     stride = (before + prefix + width).to(tl.int64)
-    report = kv_head == 0
+    report = (kv_head == 0) & (row % GROUP == 0)
     d = tl.arange(0, BLOCK_D)
     dv = tl.arange(0, BLOCK_DV)
     is_d = d < LQ
@@ -217,7 +219,7 @@ def _verify_kernel(
             if PREFIX_MASK:
                 seen_x = _allowed(
                     Mask, start + before, mask_cells, node_x, stride, column, seen_x & is_row_x[:, None],
-                    Stray + request, report,
+                    Stray + request, report_x,
                 )  # fmt: skip
             m_x, norm_x, acc_x = _softer(tl.where(seen_x, s_x, float("-inf")), v, m_x, norm_x, acc_x)
     if SCALED:
@@ -251,7 +253,7 @@ def _verify_kernel(
             if WINDOW > 0:
                 seen_x &= node_x[:, None] <= column[None, :] + WINDOW
             if HAS_MASK:
-                seen_x = _allowed(Mask, at_mask, mask_cells, node_x, stride, column, seen_x, Stray + request, report)
+                seen_x = _allowed(Mask, at_mask, mask_cells, node_x, stride, column, seen_x, Stray + request, report_x)
             else:
                 seen_x &= column[None, :] <= node_x[:, None]
             m_x, norm_x, acc_x = _softer(tl.where(seen_x, s_x, float("-inf")), v, m_x, norm_x, acc_x)
