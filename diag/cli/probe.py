@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diag.cli.common import JSON, connected, console, print_json
+from diag.cli.probe_kernels import kernels
 from diag.cli.probe_prompts import prompts
 from diag.cli.probe_text import text
 
@@ -177,3 +178,4 @@ def source(
 
 probe.add_command(text)
 probe.add_command(prompts)
+probe.add_command(kernels)
