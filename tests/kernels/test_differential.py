@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jsonschema import Draft202012Validator
 
 from diag import kernel_check
 from diag.hosts import courier
@@ -70,6 +71,8 @@ def test_a_release_with_the_fault(tmp_path: Path, small: None) -> None:
     assert one["cells"]["not_computed"] == 9
     assert "mask_indptr" not in one["off"]
     assert two["alone"]["mask_indptr"] == 17
+    schema = Path(__file__).resolve().parents[2] / "docs" / "schemas" / "probe-kernels.json"
+    Draft202012Validator(json.loads(schema.read_text())).validate(report.document(kernel_check.answer("here", seen)))
     page = [line for _, line in report.page(kernel_check.answer("here", seen))]
     assert page[0] == "sglang 0.5.12, extend_attention_fwd: WRONG"
     assert any(line.split()[:6] == ["eager", "1", "8", "17", "7", "of"] for line in page)
