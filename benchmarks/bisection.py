@@ -129,7 +129,7 @@ def ours(
     for case in range(options.cases):
         chance = random.Random(options.seed * 100_003 + case)
         hidden = drawn(space, kind, chance)
-        search._seed = case
+        search.model.seed = case
         world = World(space, hidden.active, flake, alarms, chance, requests)
         if not confirm:
             world.both_ends()
@@ -238,7 +238,7 @@ def derived(o: Options) -> Iterator[Row]:
         right = spent = 0
         search = BayesianSearch(space, max_trials=CAP, confirm=confirm, quick=quick)
         for case in range(o.cases):
-            search._seed = case
+            search.model.seed = case
             world = World(space, hidden.active, flake, 0.0, random.Random(o.seed * 100_003 + case))
             if not confirm:
                 world.both_ends()
@@ -256,7 +256,7 @@ def nothing(o: Options) -> Iterator[Row]:
         told: dict[str, int] = {}
         search = BayesianSearch(space, max_trials=CAP)
         for case in range(o.cases):
-            search._seed = case
+            search.model.seed = case
             world = World(space, lambda v: True, flake, 0.0, random.Random(o.seed * 100_003 + case))
             verdict = world.settle(search)
             accused += verdict.culprit is not None
@@ -289,7 +289,7 @@ def outside(o: Options) -> Iterator[Row]:
         count = max(1, o.cases // 2)
         search = BayesianSearch(space, max_trials=60, deterministic=declared)
         for case in range(count):
-            search._seed = case
+            search.model.seed = case
             world = World(space, fault, flake, 0.02 if flake else 0.0, random.Random(o.seed * 100_003 + case))
             verdict = world.settle(search)
             wrong += verdict.culprit is not None
@@ -315,7 +315,7 @@ def cost(o: Options) -> Iterator[Row]:
             for case in range(cases):
                 chance = random.Random(o.seed * 100_003 + case)
                 hidden = drawn(space, kind, chance)
-                search._seed = case
+                search.model.seed = case
                 world = World(space, hidden.active, flake, 0.0, chance)
                 world.both_ends()
                 hits += names(world.settle(search), hidden)
@@ -338,7 +338,7 @@ def hosts(o: Options) -> Iterator[Row]:
         for case in range(o.cases):
             chance = random.Random(o.seed * 100_003 + case)
             hidden = drawn(space, "pair", chance)
-            search._seed = case
+            search.model.seed = case
             world = World(space, hidden.active, 0.3, 0.0, chance)
             world.both_ends()
             while not isinstance(steps := search.next_batch(world.trials, [], count), Verdict):
@@ -424,7 +424,7 @@ def calibration(o: Options) -> Iterator[Row]:
                 hidden = Hypothesis(kind)  # type: ignore[arg-type]
             else:
                 hidden = drawn(space, kind, chance)
-            search._seed = case
+            search.model.seed = case
             verdict = World(space, hidden.active, flake, alarms, chance).settle(search)
             if verdict.culprit is not None:
                 claims += 1

@@ -4,7 +4,7 @@
     expr        the little language of derived factors and constraints
     hypotheses  what could be to blame, each a predicate over a configuration
     decision    the protocol: trials so far in, the next configuration or a verdict out
-    bayesian    the search, on the statistics of `engine`; refine: the rule behind an accused number
+    bayesian    the search, from the parts in `bayes`, on the statistics of `engine`; refine: the rule behind a number
     over        which version, which commit
     plan        the YAML file a person writes
     trial       what one server start showed

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from diag.bisect.bayesian import UNLIKELY, BayesianSearch
+from diag.bisect.bayes.pools import UNLIKELY
+from diag.bisect.bayesian import BayesianSearch
 from diag.bisect.decision import Next, Search, Verdict
 from diag.bisect.engine import starts
 from diag.bisect.engine.rows import Codes, codes_of
