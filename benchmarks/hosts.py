@@ -1,6 +1,6 @@
 """Hosts and connections: round trips, dead links, Ctrl-C, servers and what is left of them. A table beside targets.
 
-    python benchmarks/hosts.py [--rivals FOLDER] [--only WORD ...] [--stops 100]
+    python benchmarks/hosts.py [--rivals FOLDER] [--only WORD ...]
 
 A real sshd in a network namespace of its own, behind a link with a delay that can be cut (tests/hosts/bridge.py): root,
 `ip`, `nsenter`, sshd and ssh are needed. --rivals: a virtual environment with pyinfra and ansible-core in it; without,
@@ -65,6 +65,7 @@ class World:
     folder: Path
     rivals: Path | None
     stops: int
+    kills: int
 
     def far(self, round_trip_s: float) -> None:
         self.bridge.delay(round_trip_s / 2)
@@ -95,7 +96,7 @@ class World:
 
 
 @contextlib.contextmanager
-def world(rivals: Path | None, stops: int) -> Iterator[World]:
+def world(rivals: Path | None, stops: int, kills: int) -> Iterator[World]:
     with tempfile.TemporaryDirectory(prefix="hosts-") as name, Bridge(addresses=64) as bridge:
         folder = Path(name)
         (folder / "sshd").mkdir()
@@ -108,7 +109,7 @@ def world(rivals: Path | None, stops: int) -> Iterator[World]:
             sshd.known_hosts.write_text("".join(lines))
             host = sshd.host_with(address=bridge.address)
             _inventory(folder, host, bridge.more)
-            yield World(bridge, sshd, host, folder, rivals, stops)
+            yield World(bridge, sshd, host, folder, rivals, stops, kills)
         finally:
             for pid in sshd.session_pids():
                 conftest._kill(pid)
@@ -460,18 +461,22 @@ def stops(w: World) -> Iterator[Row]:
 def killed(w: World) -> Iterator[Row]:
     """The client is killed every 50 ms along a start; afterwards the server is found by list, or there is none."""
     outcomes = {"none": 0, "found": 0, "LOST": 0}
+    up = 0
     w.far(0.040)
-    for step in range(40):
+    for step in range(w.kills):
         run_id = f"killed-{os.getpid()}-{step}"
-        client = w.begin([sys.executable, "-c", _START, str(w.folder), str(FAKE), run_id], stdout=subprocess.DEVNULL)
-        time.sleep(0.05 * (step + 1) + 0.4)  # importing takes the first of it
+        client = w.begin([sys.executable, "-c", _START, str(w.folder), str(FAKE), run_id], stdout=subprocess.PIPE)
+        if client.stdout is not None:
+            client.stdout.readline()
+        time.sleep(0.05 * step)
+        up += bool(_proc.marked(run_id, [p.pid for p in _proc.processes(False)]))
         client.kill()
-        client.wait()
+        client.communicate()
         outcomes[_after_kill(w, run_id)] += 1
     w.far(0)
-    said = ", ".join(f"{count} {name}" for name, count in outcomes.items())
+    said = ", ".join(f"{count} {name}" for name, count in outcomes.items()) + f" ({up} had a server when they died)"
     yield Row(
-        "kill -9 of the client, every 50 ms along a start",
+        f"kill -9 of the client, every 50 ms along a start, {w.kills} times",
         "found by `server list`, or none",
         said,
         not outcomes["LOST"],
@@ -498,6 +503,7 @@ os.environ["DIAG_CONFIG_DIR"] = sys.argv[1]
 from diag.hosts import inventory
 from diag.hosts.transport import connect
 from diag.serving.server import Launch, start
+print("begun", flush=True)
 launch = Launch([sys.executable, sys.argv[2], "{port}", "--workers", "1"], sys.argv[3], ready_path="/health")
 with connect(inventory.load().get("box")) as transport, start(transport, launch):
     time.sleep(60)
@@ -667,7 +673,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals", type=Path, help="virtual environment with pyinfra and ansible-core")
     parser.add_argument("--only", nargs="+", choices=[m.__name__ for m in MEASURES])
-    parser.add_argument("--stops", type=int, default=100)
+    parser.add_argument("--stops", type=int, default=100, help="servers with nasty workers to stop")
+    parser.add_argument("--kills", type=int, default=40, help="clients to kill along a start of 2 s")
     args = parser.parse_args()
     missing = [name for name in ("ip", "nsenter", "ssh", "ssh-keygen") if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
@@ -677,7 +684,7 @@ def main() -> None:
     for measure in MEASURES:
         if args.only and measure.__name__ not in args.only:
             continue
-        with world(args.rivals, args.stops) as made:
+        with world(args.rivals, args.stops, args.kills) as made:
             try:
                 for row in measure(made):
                     print(row, flush=True)

@@ -87,6 +87,7 @@ def _one(
 class _Jump:
     lock: threading.Lock = field(default_factory=threading.Lock)
     connection: ParamikoTransport | None = None
+    failed: DiagError | None = None
 
 
 class Jumps:
@@ -104,17 +105,28 @@ class Jumps:
 
     @contextmanager
     def to(self, host: Host) -> Iterator[ParamikoTransport | None]:
-        """Raises what opening it raises, to each host that needs it. None: the host has no jump, or one of its own."""
+        """Raises what opening it raised, to each host that needs it: tried once, not by each in turn. None: the host
+        has no jump, or one of its own."""
         shared = self._shared.get(_key(host.jump)) if host.jump is not None else None
         if shared is None or host.jump is None:
             yield None
             return
         with shared.lock:
+            if shared.failed is not None:
+                raise type(shared.failed)(shared.failed.what, next=shared.failed.next, details=shared.failed.details)
             if shared.connection is None or not shared.connection.is_active():
-                from diag.hosts.ssh import open_ssh
-
-                shared.connection = open_ssh(host.jump)
+                shared.connection = self._open(host.jump, shared)
         yield shared.connection
+
+    @staticmethod
+    def _open(jump: Host, shared: _Jump) -> ParamikoTransport:
+        from diag.hosts.ssh import open_ssh
+
+        try:
+            return open_ssh(jump)
+        except DiagError as error:
+            shared.failed = error
+            raise
 
     def close(self) -> None:
         for shared in self._shared.values():

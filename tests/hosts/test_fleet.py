@@ -83,6 +83,18 @@ def test_a_jump_that_is_down_fails_those_behind_it_only(sshd: Sshd) -> None:
     group = [sshd.host_with(name=f"h{at}", jump=down) for at in range(3)] + [sshd.host]
     done = fleet.each(group, lambda host, outer: connect(host, outer=outer).close())
     assert [type(result.error) for result in done] == [HostUnreachable] * 3 + [type(None)]
+    # It is tried once: a jump that is silent must not cost its limit for each host behind it.
+    tried = []
+
+    def silent(host: Host, **_: object) -> None:
+        tried.append(host.name)
+        raise HostUnreachable("No answer within 10 s.", next="Look.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diag.hosts.ssh.open_ssh", silent)
+        done = fleet.each(group[:3], lambda host, outer: connect(host, outer=outer).close())
+    assert [str(result.error) for result in done] == ["No answer within 10 s.\n→ Look."] * 3
+    assert tried == ["down"]
 
 
 @pytest.mark.sshd
