@@ -443,13 +443,13 @@ def speed(o: Options) -> Iterator[Row]:
             world = World(space, hidden.active, 0.3, 0.002 if requests > 1 else 0.02, chance, requests)
             search, spent = BayesianSearch(space, max_trials=CAP, confirm=False), []
             while True:
-                began = time.perf_counter()
+                began = time.process_time()
                 step = search.next(world.trials)
-                spent.append((time.perf_counter() - began) * 1000)
+                spent.append((time.process_time() - began) * 1000)
                 if not isinstance(step, Next) or len(world.trials) > 60:
                     break
                 world.boot(step)
-            told = f"median {sorted(spent)[len(spent) // 2]:.1f} ms, most {max(spent[3:] or spent):.1f}"
+            told = f"CPU: median {sorted(spent)[len(spent) // 2]:.1f} ms, most {max(spent[3:] or spent):.1f}"
             yield (f"one step, k = {count}, {'counts' if requests > 1 else 'bits'}", target, told, len(spent))
 
 
