@@ -51,7 +51,7 @@ def graphs(draw: st.DrawFn, most: int = 40) -> Axis:
 
 
 @given(axis=graphs(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_first_bad_place_of_any_graph_is_named(axis: Axis, data: st.DataObject) -> None:
     first_bad = data.draw(st.integers(1, axis.bad))
     verdict, trials = settle(FirstBadSearch(axis), lambda at: bool(axis.contains[at, first_bad]))
@@ -69,7 +69,7 @@ def test_the_first_bad_place_of_any_graph_is_named(axis: Axis, data: st.DataObje
 
 
 @given(axis=graphs(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_does_not_start_is_never_guessed(axis: Axis, data: st.DataObject) -> None:
     first_bad = data.draw(st.integers(1, axis.bad))
     dead = data.draw(st.sets(st.integers(1, max(1, axis.bad - 1)))) - {axis.bad}
@@ -254,7 +254,7 @@ def test_several_hosts_need_fewer_rounds(flaky: bool) -> None:
 
 
 @given(axis=graphs(), data=st.data(), hosts=st.integers(1, 4), flaky=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_hosts_that_end_in_any_order_come_to_the_same(axis: Axis, data: st.DataObject, hosts: int, flaky: bool) -> None:
     first_bad = data.draw(st.integers(1, axis.bad))
     chance = random.Random(data.draw(st.integers(0, 1 << 16)))

@@ -93,7 +93,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], int]:
 
 
 @given(made=graphs())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_git_bisect_says_the_same(made: tuple[list[tuple[int, ...]], int]) -> None:
     parents, first_bad = made
     with tempfile.TemporaryDirectory() as folder:
