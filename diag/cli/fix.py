@@ -58,7 +58,8 @@ def show(fix_id: str, as_json: bool) -> None:
     click.echo(f"{found.id}: {found.title}\n")
     click.echo(click.wrap_text(found.story, width=100) + "\n")
     click.echo(f"file      {found.file}")
-    click.echo(f"affected  {found.package} {found.affected}; fixed upstream in {found.fixed_in}")
+    upstream = "" if found.kind == "injection" else f"; fixed upstream in {found.fixed_in}"
+    click.echo(f"affected  {found.package} {found.affected}{upstream}")
     if found.mend is None:
         click.echo("\nThere is no patch. What to do instead:")
         for step in found.do:

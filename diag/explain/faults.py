@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.explain.entry import Entry
-from diag.fixes.catalogue import FIXES
+from diag.fixes.catalogue import FIXES, INJECTIONS
 
 ENTRIES = tuple(
     Entry(
@@ -15,5 +15,5 @@ ENTRIES = tuple(
         do=fix.do,
         more=("docs/faults.md", "docs/fixes.md", f"diag/fixes/{fix.id.replace('-', '_')}.py"),
     )
-    for fix in FIXES
+    for fix in (*FIXES, *INJECTIONS)
 )

@@ -11,10 +11,10 @@ from diag.errors import UsageError
 from diag.fixes import (
     fa_tree_mask_stride,
     graph_mask_buffer_size,
+    inject_pinned_count,
     mask_indptr,
     mask_indptr_aiter_graph,
     mask_indptr_wave,
-    pinned_count,
     verify_width_fallback,
     xpu_tree_mask_stride,
 )
@@ -32,7 +32,7 @@ FIXES: tuple[Fix, ...] = (
     verify_width_fallback.FIX,
 )
 
-INJECTIONS: tuple[Fix, ...] = (pinned_count.FIX,)
+INJECTIONS: tuple[Fix, ...] = (inject_pinned_count.FIX,)
 """Faults to make, by the same transaction; no installation is looked through for them."""
 
 

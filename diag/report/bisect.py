@@ -368,7 +368,8 @@ def _next_step(result: Result, space: Space, host: str, source: FaultySource | N
     elif verdict.kind in ADVICE:
         yield "bold", f"next: {ADVICE[verdict.kind]}"
     elif source is not None and source.state == "present":
-        yield "bold", f"next: diag fix apply {host} {source.fault} --diff    (shows the patch, touches nothing)"
+        for each in host.split(", "):
+            yield "bold", f"next: diag fix apply {each} {source.fault} --diff    (shows the patch, touches nothing)"
     yield "dim", f"every trial, with its texts: {result.journal}"
 
 

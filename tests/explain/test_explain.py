@@ -14,7 +14,7 @@ from diag import errors
 from diag.bisect.decision import VerdictKind
 from diag.cli import run
 from diag.explain.index import ENTRIES, HEADINGS, get
-from diag.fixes.catalogue import FIXES
+from diag.fixes.catalogue import FIXES, INJECTIONS
 from diag.verdict.compare import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ def _error_kinds(cls: type[errors.DiagError] = errors.DiagError) -> Iterator[str
 
 
 EXPECTED = {
-    "fault": {fix.id for fix in FIXES},
+    "fault": {fix.id for fix in (*FIXES, *INJECTIONS)},
     "finding": _finding_ids(),
     "bisection": set(get_args(VerdictKind)),
     "text": set(get_args(Kind)),
