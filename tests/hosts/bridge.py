@@ -99,6 +99,11 @@ class Bridge:
     def delay(self, delay_s: float) -> None:
         self._say(f"delay {delay_s}")
 
+    def turns(self) -> int:
+        """How often the client has spoken since the last call, after it had been answered: the round trips that one
+        conversation waited for, however slow the machines are. Packets without data do not count, a SYN does."""
+        return int(self._say("turns"))
+
     def inside(self, argv: Sequence[str | Path], *, client: bool = False) -> list[str]:
         """The command line that runs argv in the server's namespace, or in the client's."""
         return ["nsenter", f"--net=/run/netns/{self.client if client else self.server}", "--", *map(str, argv)]
@@ -123,16 +128,18 @@ class Bridge:
         result: Value = value
         return result
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: str) -> str:
         if self._carrier is None or self._carrier.stdin is None:
             raise RuntimeError("the bridge is not up")
         self._carrier.stdin.write(line.encode() + b"\n")
         self._carrier.stdin.flush()
-        self._answer()
+        return self._answer()
 
-    def _answer(self) -> None:
-        if self._carrier is None or self._carrier.stdout is None or self._carrier.stdout.readline() != b"ok\n":
+    def _answer(self) -> str:
+        line = b"" if self._carrier is None or self._carrier.stdout is None else self._carrier.stdout.readline()
+        if not line.startswith(b"ok"):
             raise RuntimeError("the bridge's carrier has ended")
+        return line[2:].decode().strip()
 
 
 def _ip(*words: str) -> None:
@@ -142,8 +149,8 @@ def _ip(*words: str) -> None:
 class _Way:
     """Packets from one device to the other, each `delay_s` after it came."""
 
-    def __init__(self, source: int, target: int, link: _Link) -> None:
-        self._source, self._target, self._link = source, target, link
+    def __init__(self, source: int, target: int, link: _Link, from_client: bool) -> None:
+        self._source, self._target, self._link, self._from_client = source, target, link, from_client
         self._queue: deque[tuple[float, bytes]] = deque()
         self._some = threading.Semaphore(0)
         for work in (self._take, self._give):
@@ -152,6 +159,7 @@ class _Way:
     def _take(self) -> None:
         while True:
             packet = os.read(self._source, 65536)
+            self._link.seen(self._from_client, packet)
             self._queue.append((time.monotonic() + self._link.delay_s, packet))
             self._some.release()
 
@@ -170,6 +178,22 @@ class _Way:
 class _Link:
     def __init__(self, delay_s: float) -> None:
         self.delay_s, self.whole = delay_s, True
+        self.turns = 0
+        self._last_from_client = False
+
+    def seen(self, from_client: bool, packet: bytes) -> None:
+        if not _says_something(packet):
+            return
+        self.turns += from_client and not self._last_from_client
+        self._last_from_client = from_client
+
+
+def _says_something(packet: bytes) -> bool:
+    """IPv4 with TCP that carries data or opens a connection."""
+    if len(packet) < 40 or packet[0] >> 4 != 4 or packet[9] != 6:
+        return False
+    start = (packet[0] & 15) * 4
+    return len(packet) > start + (packet[start + 12] >> 4) * 4 or bool(packet[start + 13] & 2)
 
 
 def _tun(namespace: str) -> int:
@@ -184,11 +208,15 @@ def carry(client: str, server: str, delay_s: float) -> None:
     one, other = _tun(client), _tun(server)
     link = _Link(delay_s)
     sys.setswitchinterval(0.0005)
-    _Way(one, other, link)
-    _Way(other, one, link)
+    _Way(one, other, link, True)
+    _Way(other, one, link, False)
     print("ok", flush=True)
     for line in sys.stdin:
         word, _, value = line.strip().partition(" ")
+        if word == "turns":
+            print("ok", link.turns, flush=True)
+            link.turns = 0
+            continue
         if word == "delay":
             link.delay_s = float(value)
         else:
