@@ -176,9 +176,9 @@ def _session(
             next="Name one (see: diag host list), or give --trial-cmd to try a command on this machine.",
         )
     known = inventory.load()
-    hosts = tuple(known.get(name) for name in names)
+    hosts = tuple({host.name: host for name in names for host in known.select(name)}.values())  # a name, or a group's
     fills = {host.name: fills_for(plan, host, {**before.get(host.name, {}), **given}) for host in hosts}
-    return Session(plan, hosts, tuple(names), fills, check, flaky, earlier)
+    return Session(plan, hosts, tuple(host.name for host in hosts), fills, check, flaky, earlier)
 
 
 def reach(links: Mapping[str, Link]) -> dict[str, str]:

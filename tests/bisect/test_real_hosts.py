@@ -61,7 +61,7 @@ def bisect(
     entries = (
         HOST.format(name=name, port=port, key=sshd.user_key, known=sshd.known_hosts) for name, port in ports.items()
     )
-    (tmp_path / "diag.toml").write_text("schema = 1\n" + "".join(entries))
+    (tmp_path / "diag.toml").write_text("schema = 1\n" + "".join(entries) + '[groups]\nring = ["one", "two"]\n')
 
     def run(*arguments: str) -> tuple[int, dict[str, Any]]:
         sets = ("--set", f"python={sys.executable}", "--set", f"toy={TOY}")
@@ -99,6 +99,11 @@ def test_two_hosts_do_it_and_a_dead_one_is_named(bisect: Bisect) -> None:
     assert list(told["left_out"]) == ["dead"]
     assert {trial["host"] for trial in told["trials"]} == {"one", "two"}
     assert all(trial["outcome"] in ("pass", "fail") for trial in told["trials"])
+
+
+def test_a_group_stands_for_its_hosts(bisect: Bisect) -> None:
+    code, told = bisect("ring", "one", "dead", "--dry-run")
+    assert (code, told["hosts"]) == (0, ["one", "two", "dead"])
 
 
 def test_hosts_that_are_all_dead_are_one_error(bisect: Bisect) -> None:
