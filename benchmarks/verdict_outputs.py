@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 TEMPERATURES = (0.0, 0.4, 0.8, 1.0)
-LENGTHS = (12, 40, 96, 224)
-BATCH = 36
+LENGTHS = (12, 40, 112)
+BATCH = 100
 
 TASKS = (
     "Write a short poem about {}.",
@@ -44,24 +44,26 @@ TOPICS = (
 def outputs(model: Path, cache: Path, wanted: int = 1200) -> list[dict[str, Any]]:
     """[{"prompt", "text", "token_ids", "temperature", "max_new_tokens", "finish_reason"}], from the cache if there."""
     kept = cache / "clean-outputs.jsonl"
-    if not kept.is_file():
-        made = list(islice(_made(model), wanted))
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.with_suffix(".new").write_text("".join(json.dumps(each) + "\n" for each in made))
-        kept.with_suffix(".new").replace(kept)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    there = len(kept.read_text().splitlines()) if kept.is_file() else 0
+    if there < wanted:
+        with kept.open("a") as out:  # what was made before an interruption is kept
+            for each in islice(_made(model, there // BATCH * BATCH), wanted - there):
+                out.write(json.dumps(each) + "\n")
+                out.flush()
     return [json.loads(line) for line in kept.read_text().splitlines()][:wanted]
 
 
-def _made(model_dir: Path) -> Iterator[dict[str, Any]]:
+def _made(model_dir: Path, begin: int) -> Iterator[dict[str, Any]]:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    torch.manual_seed(0)
+    torch.manual_seed(begin)
     tokenizer = AutoTokenizer.from_pretrained(model_dir, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16).eval()
     questions = [task.format(topic) for topic in TOPICS for task in TASKS]
-    for number in range(0, 10**6, BATCH):
+    for number in range(begin, 10**6, BATCH):
         temperature = TEMPERATURES[number // BATCH % len(TEMPERATURES)]
         length = LENGTHS[number // BATCH // len(TEMPERATURES) % len(LENGTHS)]
         asked = [questions[(number + k) % len(questions)] for k in range(BATCH)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.verdict.shape.chunks import chunks
+from diag.verdict.shape.chunks import _any, _plain_word, chunks
 from diag.verdict.shape.judge import HEAD, TAIL, judge_shape, parts
 from diag.verdict.shape.runs import longest_loop
 
@@ -133,6 +133,12 @@ def test_pieces_are_in_order_and_leave_out_only_blanks(text: str) -> None:
     assert all(a.end <= b.start for a, b in pairwise(found))
     covered = {at for piece in found for at in range(piece.start, piece.end)}
     assert all(text[at].isspace() for at in range(len(text)) if at not in covered)
+
+
+@given(st.from_regex(r"[A-Za-z]{1,24}[.,;:!?]?|[a-zA-Z.;]{1,4}", fullmatch=True))
+def test_the_short_way_to_a_word_says_what_the_long_one_says(piece: str) -> None:
+    short = _plain_word(piece)
+    assert short is None or short == _any(piece)
 
 
 @pytest.mark.parametrize(

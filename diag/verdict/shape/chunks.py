@@ -103,14 +103,32 @@ def chunks(text: str) -> list[Chunk]:
     return found
 
 
+_LEAST_OPAQUE = 20
 _LATIN = frozenset({"LATIN"})
 _LINE, _LINES = Build("line", symbols=("n",)), Build("lines", symbols=("N",))
 
 
 @lru_cache(maxsize=65536)
 def _build(piece: str) -> Build:
+    return _plain_word(piece) or _any(piece)
+
+
+def _any(piece: str) -> Build:
     build = _of(piece)
     return replace(build, symbols=("O",) if build.kind == "opaque" else junctions.of_piece(piece))
+
+
+def _plain_word(piece: str) -> Build | None:
+    """The same for most pieces of most texts, without any pattern: one ASCII word, and perhaps a mark after it."""
+    core, mark = (piece[:-1], piece[-1]) if piece[-1] in ".,;:!?" else (piece, "")
+    if not (core.isascii() and core.isalpha()) or len(core) >= _LEAST_OPAQUE:
+        return None
+    case = _case(core)
+    if case == "mixed":
+        return None
+    symbols = {"lower": ("a",), "upper": ("A",), "title": ("B", "a") if len(core) > 1 else ("B",)}[case]
+    word = Word(core.lower(), "LATIN", case)
+    return Build("word", (word,), _LATIN, mark == ";", False, (*symbols, mark) if mark else symbols)
 
 
 def _of(piece: str) -> Build:

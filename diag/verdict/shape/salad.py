@@ -83,9 +83,14 @@ def model() -> Trees:
     return Trees(raw["base"], feature, padded[:, :, 1], left, right, *limits, tuple(raw["usual"]))
 
 
+def trimmed(text: str) -> str:
+    """Without what an output that was cut at max_tokens ends with: blanks, and part of a character."""
+    return text.rstrip().rstrip("\ufffd")
+
+
 def salad(text: str, offset: int = 0, language: str = "") -> Iterator[Evidence]:
     """The worst window, if it passes a limit. offset: where `text` begins in the whole; language: if it is known."""
-    pieces = chunks(text.rstrip().rstrip("\ufffd"))  # a character that was cut at max_tokens
+    pieces = chunks(trimmed(text))
     if len(pieces) < LEAST_PIECES:
         return
     trees = model()
