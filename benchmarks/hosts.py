@@ -465,16 +465,26 @@ def stops(w: World) -> Iterator[Row]:
 
 
 def killed(w: World) -> Iterator[Row]:
-    """The client is killed every 50 ms along a start; afterwards the server is found by list, or there is none."""
+    """The client is killed at even steps along a start; afterwards the server is found by list, or there is none."""
     outcomes = {"none": 0, "found": 0, "LOST": 0}
     up = 0
     w.far(0.040)
+    begun = time.monotonic()
+    with w.begin(
+        [sys.executable, "-c", _START, str(w.folder), str(FAKE), f"whole-{os.getpid()}"], stdout=subprocess.PIPE
+    ) as client:
+        if client.stdout is not None:
+            client.stdout.readline()
+            begun = time.monotonic()
+            client.stdout.readline()
+        step_s = 1.3 * (time.monotonic() - begun) / w.kills
+        client.send_signal(signal.SIGINT)
     for step in range(w.kills):
         run_id = f"killed-{os.getpid()}-{step}"
         client = w.begin([sys.executable, "-c", _START, str(w.folder), str(FAKE), run_id], stdout=subprocess.PIPE)
         if client.stdout is not None:
             client.stdout.readline()
-        time.sleep(0.05 * step)
+        time.sleep(step_s * step)
         up += bool(_proc.marked(run_id, [p.pid for p in _proc.processes(False)]))
         client.kill()
         client.communicate()
@@ -482,7 +492,7 @@ def killed(w: World) -> Iterator[Row]:
     w.far(0)
     said = ", ".join(f"{count} {name}" for name, count in outcomes.items()) + f" ({up} had a server when they died)"
     yield Row(
-        f"kill -9 of the client, every 50 ms along a start, {w.kills} times",
+        f"kill -9 of the client, every {step_s * 1000:.0f} ms along a start, {w.kills} times",
         "found by `server list`, or none",
         said,
         not outcomes["LOST"],
@@ -512,6 +522,7 @@ from diag.serving.server import Launch, start
 print("begun", flush=True)
 launch = Launch([sys.executable, sys.argv[2], "{port}", "--workers", "1"], sys.argv[3], ready_path="/health")
 with connect(inventory.load().get("box")) as transport, start(transport, launch):
+    print("ready", flush=True)
     time.sleep(60)
 """
 
@@ -680,7 +691,7 @@ def main() -> None:
     parser.add_argument("--rivals", type=Path, help="virtual environment with pyinfra and ansible-core")
     parser.add_argument("--only", nargs="+", choices=[m.__name__ for m in MEASURES])
     parser.add_argument("--stops", type=int, default=100, help="servers with nasty workers to stop")
-    parser.add_argument("--kills", type=int, default=40, help="clients to kill along a start of 2 s")
+    parser.add_argument("--kills", type=int, default=40, help="clients to kill along a start")
     args = parser.parse_args()
     missing = [name for name in ("ip", "nsenter", "ssh", "ssh-keygen") if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
