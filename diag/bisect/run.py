@@ -18,7 +18,7 @@ from diag.bisect.executor import Executor
 from diag.bisect.journal import Journal
 from diag.bisect.space import Config
 from diag.bisect.trial import Outcome, Trial
-from diag.errors import DiagError
+from diag.errors import DiagError, Interrupted
 
 
 class Listener(Protocol):
@@ -82,8 +82,7 @@ def run(
         else:
             executor.close()
     except KeyboardInterrupt:
-        executor.cancel()
-        journal.write("interrupted", trials=len(shift.trials))
+        _interrupted(executor, journal, len(shift.trials))
         raise
     except BaseException:
         executor.cancel()
@@ -100,6 +99,19 @@ def run(
     culprit = verdict.culprit.name if verdict.culprit is not None else None
     journal.write("verdict", verdict=verdict.kind, culprit=culprit)
     return result
+
+
+def _interrupted(executor: Executor, journal: Journal, trials: int) -> None:
+    """Raises Interrupted where the person does not wait for the servers to be stopped."""
+    try:
+        executor.cancel()
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Interrupted twice: what runs on {', '.join(executor.slots)} was not waited for.",
+            next=f"Their supervisors stop it within a minute. Go on: diag bisect --resume {journal.run_id}",
+        ) from None
+    finally:
+        journal.write("interrupted", trials=trials)
 
 
 @dataclass

@@ -20,7 +20,15 @@ from diag.bisect.journal import Journal
 from diag.bisect.run import Result
 from diag.bisect.space import Config, Factor, Space, same
 from diag.bisect.trial import Outcome, Trial
-from diag.errors import AuthenticationFailed, DiagError, HostError, LinkLost, PreconditionFailed, ServerDied
+from diag.errors import (
+    AuthenticationFailed,
+    DiagError,
+    HostError,
+    Interrupted,
+    LinkLost,
+    PreconditionFailed,
+    ServerDied,
+)
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 SPACE = Space(tuple(Factor(name, f"--{name}", "flag", 0, 1, (0, 1)) for name in NAMES))
@@ -281,6 +289,17 @@ def test_ctrl_c_stops_what_runs_on_every_host(shop: Shop) -> None:
     assert all(bench.closed == 1 for bench in shop.benches.values())
     assert [e["kind"] for e in shop.entries()] == ["start", "trial", "interrupted"]
     assert threading.active_count() == 1 or not [t for t in threading.enumerate() if t.name.startswith("diag-bisect")]
+
+
+def test_who_does_not_wait_for_the_stop_is_told_what_is_left(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Workers, "cancel", interrupt)
+    shop.on_trial = interrupt
+    with pytest.raises(Interrupted, match="Interrupted twice: what runs on one, two, three"):
+        shop.run(lambda host, config: False)
+    assert shop.entries()[-1]["kind"] == "interrupted"
 
 
 def test_a_host_that_does_not_answer_is_cut_off_and_said(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
