@@ -25,7 +25,7 @@ demo: $(READY)
 	$(VENV)/bin/python -m diag.lab.demo
 
 test: $(READY) sshd check
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 check: $(READY)
 	$(VENV)/bin/ruff check

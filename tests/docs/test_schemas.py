@@ -56,8 +56,8 @@ def test_a_schema_is_one_and_closed_at_the_top(path: Path) -> None:
 
 def test_one_schema_for_each_kind_of_document() -> None:
     assert {path.stem for path in SCHEMAS.glob("*.json")} == {
-        *("probe-host", "probe-group", "probe-text", "probe-prompts", "probe-source", "source", "fix", "lab-status", "error"),
-        *("bisect", "bisect-dry-run", "runs", "runs-show", "probe-kernels"),
+        *("probe-host", "probe-group", "probe-text", "probe-prompts", "probe-source", "probe-kernels", "source", "fix"),
+        *("bisect", "bisect-dry-run", "runs", "runs-show", "lab-status", "error"),
     }
 
 
