@@ -27,7 +27,7 @@ HOLD_OUTS, HOLD_OUT_CAP = 6, 12
 SEPARABLE_BITS = 0.005
 NOISY_BITS = 1e-4
 """Below that a trial tells nothing; near STOP there is little left to tell, so a noisy search takes less."""
-ALARMS = 0.03
+ALARMS, REFUSE = 0.03, 0.02
 ALARM_SHARE = 0.05
 DRIFT = 0.03
 
@@ -54,7 +54,7 @@ def passes_needed(rate: float) -> int:
 
 def too_many_alarms(alarms: int, idle: int) -> bool:
     """Whether so many failures where the leader calls all well cannot be false alarms, of which 3 in 100 are many."""
-    return alarms >= 2 and bool(binom.sf(alarms - 1, idle, ALARMS) < MISS)
+    return alarms >= 2 and bool(binom.sf(alarms - 1, idle, ALARMS) < REFUSE)
 
 
 def drifted(shown: Sequence[bool]) -> bool:
