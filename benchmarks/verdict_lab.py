@@ -31,7 +31,7 @@ FAULTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "stale-mask": ((*TREE, "--lab-fault", "stale-mask"), ("alone", "together")),
     "uninitialised-rows": (("--lab-fault", "uninitialised-rows"), ("alone", "together")),
     "uninitialised-rows, above 1": (("--lab-fault", "uninitialised-rows", "--lab-fault-above", "1"), ("together",)),
-    "uninitialised-rows, past 56": (("--lab-fault", "uninitialised-rows", "--lab-fault-past", "56"), ("alone",)),
+    "uninitialised-rows, past 36": (("--lab-fault", "uninitialised-rows", "--lab-fault-past", "36"), ("alone",)),
     "nan-layer": (("--lab-fault", "nan-layer", "--lab-fault-past", "40"), ("alone", "together")),
     "swapped-block": (("--lab-fault", "swapped-block"), ("together",)),
     "stale-prefix": (("--lab-fault", "stale-prefix"), ("alone",)),

@@ -144,14 +144,16 @@ def lab(cache: Path, faults: list[str]) -> list[str]:
     total, found, looks, visible_found = 0, 0, 0, 0
     for fault, answers in by_fault.items():
         wrong = [row for row in answers if _wrong(row)]
-        seen = [row for row in wrong if visible(row) or "detokeniser" in row["why"]]
-        alone = [shape({**row, "expect": None}) == "garbled" for row in wrong]
+        # By looks only prompts count that nothing was tuned on; scores have no such half.
+        apart = [row for row in wrong if not tuned_on(row["prompt"])]
+        seen = [row for row in apart if visible(row) or "detokeniser" in row["why"]]
+        alone = [shape({**row, "expect": None}) == "garbled" for row in apart]
         in_sight = sum(shape({**row, "expect": None}) == "garbled" for row in seen)
         property_too = [shape(row) == "garbled" for row in wrong]
         scored = [_accused(row, margin.nats) for row in wrong]
         layers = [a or b for a, b in zip(property_too, scored)]
         print(
-            f"{fault:30} {len(answers):7} {len(wrong):7} {len(seen):7} | {sum(alone):4}/{len(wrong):<4} "
+            f"{fault:30} {len(answers):7} {len(wrong):7} {len(seen):7} | {sum(alone):4}/{len(apart):<4} "
             f"{in_sight:5}/{len(seen):<4} {sum(property_too):4}/{len(wrong):<4} {sum(layers):4}/{len(wrong):<4}"
         )
         if fault in verdict_lab.HEALTHY:
@@ -172,15 +174,12 @@ def lab(cache: Path, faults: list[str]) -> list[str]:
 
 
 def _wrong(row: dict[str, Any]) -> bool:
-    """Whether the answer is another one than the healthy server's, by ids or by text: the truth that is known here.
-
-    Of healthy servers too: what differs there is a near tie, and must not be accused.
-    """
-    return (row["ids"], row["text"], row["finish_reason"]) != (
-        row["reference_ids"],
-        row["reference_text"],
-        row["reference_finish"],
-    )
+    """Whether the answer is another one than the healthy server's: the truth that is known here. Not where the text and
+    its end are the same and only the end-of-text token is missing."""
+    same = row["text"] == row["reference_text"] and row["finish_reason"] == row["reference_finish"]
+    if same and row["finish_reason"] == "stop":
+        return False
+    return not same or row["ids"] != row["reference_ids"]
 
 
 def _accused(row: dict[str, Any], margin_nats: float) -> bool:

@@ -33,7 +33,10 @@ NAN_LAYER = 10
 BLOCK = 16
 """Tokens of a KV block."""
 
-LEAST_SHARED = 4
+PAGE = 8
+"""Tokens that the prefix cache reuses at a time."""
+
+LEAST_SHARED = 3
 """Tokens at the beginning of two prompts that make the stale cache take them for the same."""
 
 
@@ -102,7 +105,7 @@ class Fault:
         before = self._cached[0]
         if before[:LEAST_SHARED] != input_ids[:LEAST_SHARED] or len(input_ids) <= self.past:
             return 0
-        return min(len(before), len(input_ids) - 1) // BLOCK * BLOCK
+        return min(len(before), len(input_ids) - 1) // PAGE * PAGE
 
     def restore(self, model: Model, slots: list[int]) -> None:
         """Write the cached K and V where the request looks for those of its own prefix."""

@@ -27,6 +27,10 @@ from diag.verdict.shape.values import Evidence
 LEAST_PIECES = 3
 """Pieces of a window below which nothing is said: too few to tell salad from a title or a name."""
 
+LESS_SURE = 1.0
+"""Added to the limit of garbled texts where Han, kana, Thai or Hangul are written: pieces of the former are cut by
+their length and not by words, and the word list of Korean has parts of words."""
+
 _TELLING = {
     "unknown": "unknown words",
     "no-language": "words of no language",
@@ -94,19 +98,22 @@ def salad(text: str, offset: int = 0, language: str = "") -> Iterator[Evidence]:
     if len(pieces) < LEAST_PIECES:
         return
     trees = model()
-    found = windows(text, pieces, spoken(pieces, language), costs())
+    lists = spoken(pieces, language)
+    found = windows(text, pieces, lists, costs())
     scores = trees.scores(np.array([window.values for window in found]))
     worst, score = found[int(scores.argmax())], float(scores.max())
     if score <= trees.suspect_above:
         return
+    unsure = "HANGUL" in lists or worst["dense"] + worst["dense-joined"] > 0.1
+    garbled_above = trees.garbled_above + (LESS_SURE if unsure else 0.0)
     bad = int((scores > trees.suspect_above).sum())
     numbers = {"score": round(score, 2), "windows": bad, "of_windows": len(found)}
     yield Evidence(
         "salad",
-        "garbled" if score > trees.garbled_above else "suspect",
+        "garbled" if score > garbled_above else "suspect",
         (worst.start + offset, worst.end + offset),
         _why(worst, trees),
-        {**numbers, "garbled_above": trees.garbled_above, "suspect_above": trees.suspect_above},
+        {**numbers, "garbled_above": garbled_above, "suspect_above": trees.suspect_above},
     )
 
 
