@@ -38,6 +38,7 @@ from tests import conftest
 from tests.hosts.bridge import Bridge
 
 ROOT = Path(__file__).resolve().parents[1]
+NAME = f"sglang::bench-{os.getpid()}"  # of workers: nobody else's on this machine
 FAKE = ROOT / "tests" / "probes" / "fake_server.py"
 DIAG = [sys.executable, "-c", "from diag.cli import main; main()"]
 DELAYS_S = (0.0, 0.040, 0.200)  # round trips
@@ -429,7 +430,7 @@ def _launch(run_id: str, *options: str) -> serving.Launch:
 
 
 def stops(w: World) -> Iterator[Row]:
-    code = f"import runpy; runpy.run_path({str(FAKE)!r})['nasty_worker']('sglang::scheduler')"
+    code = f"import runpy; runpy.run_path({str(FAKE)!r})['nasty_worker']({NAME!r})"
     bystander = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE)
     assert_line = bystander.stdout.readline() if bystander.stdout else b""
     namesake = int(assert_line.split()[1])
@@ -439,11 +440,13 @@ def stops(w: World) -> Iterator[Row]:
 
     def one(transport: Any, number: int) -> None:
         before = {p.key for p in _proc.processes(False)}
-        with serving.start(transport, _launch(f"bench-{os.getpid()}-{number}", "--workers", "2")) as server:
+        with serving.start(
+            transport, _launch(f"bench-{os.getpid()}-{number}", "--workers", "2", "--name", NAME)
+        ) as server:
             time.sleep(0.3)
         time.sleep(0.1)
         new = [p for p in _proc.processes() if p.key not in before and p.state not in "ZX"]
-        left.extend(p for p in new if p.argv[:1] == ("sglang::scheduler",) or str(FAKE) in p.argv)
+        left.extend(p for p in new if p.argv[:1] == (NAME,) or str(FAKE) in p.argv)
         if not server.stopped.get("stopped") or not server.stopped.get("port_free"):
             left.append(server.stopped)
 
@@ -452,6 +455,7 @@ def stops(w: World) -> Iterator[Row]:
             for number in range(w.stops):
                 one(transport, number)
 
+    serving.STOP_GRACE_S = 0.5  # they ignore TERM: what the usual 10 s would only wait for
     w.here(all_of_them)
     lives = any(p.pid == namesake and p.state not in "ZX" for p in _proc.processes(False))
     os.kill(namesake, signal.SIGKILL)
@@ -471,7 +475,7 @@ def killed(w: World) -> Iterator[Row]:
     w.far(0.040)
     begun = time.monotonic()
     with w.begin(
-        [sys.executable, "-c", _START, str(w.folder), str(FAKE), f"whole-{os.getpid()}"], stdout=subprocess.PIPE
+        [sys.executable, "-c", _START, str(w.folder), str(FAKE), f"whole-{os.getpid()}", NAME], stdout=subprocess.PIPE
     ) as client:
         if client.stdout is not None:
             client.stdout.readline()
@@ -481,7 +485,7 @@ def killed(w: World) -> Iterator[Row]:
         client.send_signal(signal.SIGINT)
     for step in range(w.kills):
         run_id = f"killed-{os.getpid()}-{step}"
-        client = w.begin([sys.executable, "-c", _START, str(w.folder), str(FAKE), run_id], stdout=subprocess.PIPE)
+        client = w.begin([sys.executable, "-c", _START, str(w.folder), str(FAKE), run_id, NAME], stdout=subprocess.PIPE)
         if client.stdout is not None:
             client.stdout.readline()
         time.sleep(step_s * step)
@@ -520,7 +524,8 @@ from diag.hosts import inventory
 from diag.hosts.transport import connect
 from diag.serving.server import Launch, start
 print("begun", flush=True)
-launch = Launch([sys.executable, sys.argv[2], "{port}", "--workers", "1"], sys.argv[3], ready_path="/health")
+argv = [sys.executable, sys.argv[2], "{port}", "--workers", "1", "--name", sys.argv[4]]
+launch = Launch(argv, sys.argv[3], ready_path="/health")
 with connect(inventory.load().get("box")) as transport, start(transport, launch):
     print("ready", flush=True)
     time.sleep(60)
@@ -530,7 +535,7 @@ with connect(inventory.load().get("box")) as transport, start(transport, launch)
 def adopted(w: World) -> Iterator[Row]:
     """A supervisor is killed as well: what it leaves is listed, and stopped with proof."""
     run_id = f"orphan-{os.getpid()}"
-    client = w.begin([sys.executable, "-c", _START, str(w.folder), str(FAKE), run_id])
+    client = w.begin([sys.executable, "-c", _START, str(w.folder), str(FAKE), run_id, NAME])
     marked = _wait_for(lambda: _proc.marked(run_id, [p.pid for p in _proc.processes(False)]))
     time.sleep(1)
     for pid in _our_programs(w):
@@ -548,7 +553,7 @@ def adopted(w: World) -> Iterator[Row]:
     said = f"{'clean' if done.clean else 'dirty'}, {len(marked)} marked before, none after: {gone}"
     yield Row("client and supervisor killed: `server stop RUN`", "clean", said, done.clean and gone)
     for process in _proc.processes():  # its worker has overwritten the mark, and has no parent: an orphan
-        if process.argv[:1] == ("sglang::scheduler",) and process.ppid == 1:
+        if process.argv[:1] == (NAME,) and process.ppid == 1:
             conftest._kill(process.pid)
 
 
@@ -696,6 +701,7 @@ def main() -> None:
     missing = [name for name in ("ip", "nsenter", "ssh", "ssh-keygen") if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
         parser.error(f"this needs root and {', '.join(missing) or 'nothing else'}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was set up is taken down
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the beginning\n")
     print("| measure | target | measured | met |\n|---|---|---|---|", flush=True)
     for measure in MEASURES:
