@@ -88,7 +88,9 @@ def _weight(text: str, start: int, end: int, unit: str, repeats: float) -> Weigh
     if not any(c.isalpha() for c in unit):
         # Rules of tables, lists of numbers, dumps: only where there is next to nothing else.
         return "suspect" if share > 0.9 and repeats >= 40 and not set(unit) <= RULERS | {" ", "\n"} else None
-    if repeats >= 12 and length >= 60 and (share > 0.5 or _to_the_end(text, end)) and len(unit) <= 24:
+    # Phrases come again and again from healthy small models at temperature 0; one word alone seldom does.
+    one_word = len(unit.split()) == 1
+    if one_word and repeats >= 24 and length >= 60 and (share > 0.5 or _to_the_end(text, end)):
         return "garbled"
     return "suspect" if repeats >= 5 and length >= 80 and share > 0.4 else None
 
