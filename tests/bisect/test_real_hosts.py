@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from conftest import Sshd, free_port
 from diag import cli
 from diag.bisect import bench as benches
 from diag.cli import bisect as command
+from tests.conftest import Sshd, free_port
 
 pytestmark = pytest.mark.sshd
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import fake_docker
 from diag.errors import HostProgramFailed
 from diag.hosts import container, courier, http
 from diag.hosts.inventory import Host
 from diag.hosts.transport import connect
+from tests.hosts.conftest import fake_docker
 
 ROOT = Path(__file__).parents[2]
 
