@@ -25,7 +25,7 @@ demo: $(READY)
 	$(VENV)/bin/python -m diag.lab.demo
 
 test: $(READY) sshd check
-	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup
+	$(VENV)/bin/python -m pytest -n 2
 
 check: $(READY)
 	$(VENV)/bin/ruff check

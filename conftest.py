@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest_plugins = ["tests.lab_fixture"]
 
 # What these start and end are processes of this machine, and some of them look at all that run: one after the other.
-MACHINE = tuple(f"tests/{folder}/" for folder in ("bisect/over", "cli", "fixes", "hosts", "lab", "probes", "serving"))
-FIXTURES = {"lab", "sshd", "diag"}
+MACHINE = (
+    *(f"tests/{folder}/" for folder in ("bisect/over", "cli", "fixes", "hosts", "lab", "probes", "serving")),
+    *(f"tests/bisect/test_{name}.py" for name in ("real_hosts", "requests", "command", "several_hosts")),
+    "tests/source/test_source_commands.py",
+)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With two workers (`make test`): tests of the machine stay on one of them, all others go to the other."""
-    for item in items:
-        where = item.path.relative_to(item.config.rootpath).as_posix()
-        if where.startswith(MACHINE) or FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("machine"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With two workers (`make test`): tests of the machine stay on one of them, the files of all others are shared out.
+
+    xdist's own groups (`--dist loadgroup`) do nothing with pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByMachine(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "the machine" if nodeid.startswith(MACHINE) else nodeid.split("::")[0]
+
+    return ByMachine(config, log)

@@ -218,8 +218,6 @@ class ServerBench:
             env={**plan.spec.env, **plan.space.env(config)},
             run_id=self._mark,
             ready_timeout_s=plan.spec.ready_timeout_s,
-            # Other operators of the host wait for the end of the run; its own servers under other names do not.
-            doing=f"bisect run {self._mark.partition('.')[0]}",
         )
 
     def _transport(self) -> Transport:
