@@ -33,8 +33,7 @@ class HostLock:
         self._fd: Optional[int] = None
 
     def acquire(self, doing: str) -> Optional[Json]:
-        """None: it is ours now, or that of the same work (another server of one bisection, entered by another name).
-        Else who has it: {pid, user, client, host, doing, since_unix}."""
+        """None: it is ours now. Else who has it: {pid, user, client, host, doing, since_unix}."""
         while True:
             fd = _open()
             try:
@@ -42,7 +41,7 @@ class HostLock:
             except OSError:
                 who = _read(fd)
                 os.close(fd)
-                return None if who["doing"] == doing and who["user"] == _operator()["user"] else who
+                return who
             if _still_there(fd):
                 break
             os.close(fd)  # its holder has just released and removed it
