@@ -28,8 +28,8 @@ import torch
 import triton
 from triton.testing import do_bench
 
-from kernels import installed, mask_audit, reference, tree_verify
-from kernels.step import Shape, VerifyStep, made_up
+from kernels import differential, installed, mask_audit, reference, tree_verify
+from kernels.step import Shape, made_up
 
 COPIED_BYTES = 1 << 33
 Row = tuple[object, ...]
@@ -41,13 +41,6 @@ def copy_rate() -> float:
     target = torch.empty_like(source)
     ms = do_bench(lambda: target.copy_(source), warmup=50, rep=300, return_mode="median")
     return float(COPIED_BYTES / ms * 1e3)
-
-
-def arguments(function: Callable[..., Any], step: VerifyStep, out: torch.Tensor) -> dict[str, Any]:
-    """The step as arguments of that release's `extend_attention_fwd`."""
-    from kernels import differential
-
-    return differential.arguments(function, step, out)
 
 
 def microseconds(call: Callable[[], Any], rep: int = 200) -> float:
@@ -73,7 +66,7 @@ def verify(fwd: Callable[..., Any], rate: float) -> Iterator[Row]:
             torch.empty(step.out_shape, dtype=step.q.dtype, device="cuda"),
             torch.empty(step.out_shape, dtype=step.q.dtype, device="cuda"),
         )
-        given = arguments(fwd, step, theirs)
+        given = differential.arguments(fwd, step, theirs)
         ours = microseconds(replayed(functools.partial(tree_verify.attend, step, out)))
         their = microseconds(replayed(functools.partial(fwd, **given)))
         floor = step.kv_bytes() / rate * 1e6

@@ -13,6 +13,7 @@ A GPU that others use is left alone unless it is named.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import json
 import os
@@ -23,6 +24,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from . import installed, metadata
 
 SCHEMA = 1
 FREE_MIB = 1024
@@ -83,17 +86,13 @@ def run(args: Dict[str, Any], talk: Any = None) -> Dict[str, Any]:
     try:
         document.update(_checked(site_packages, real, document, bool(args.get("quick")), talk))
     except Exception as error:
-        document.update(verdict="cannot_tell", why=_said(error))
+        document.update(verdict="cannot_tell", why=metadata._said(error))
     document["seconds"] = round(time.monotonic() - started, 3)
     return document
 
 
 def _refused(why: str) -> Dict[str, Any]:
     return {"error": {"kind": "precondition", "what": why, "next": "See nvidia-smi on the host."}}
-
-
-def _said(error: BaseException) -> str:
-    return "{}: {}".format(type(error).__name__, error).splitlines()[0][:500]
 
 
 # --- which GPU
@@ -145,8 +144,6 @@ def choose_gpu(gpus: List[Gpu], asked: Optional[int]) -> Tuple[Optional[int], st
 
 def _ask_oracle(site_packages: Path, real: Any, start: int, say: Callable[[Dict[str, Any]], None]) -> None:
     """What the installed backend computes. There everything is interpreted, so it needs a process of its own."""
-    from . import metadata
-
     os.environ.update(TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, metadata.LIMIT_S)
@@ -156,8 +153,6 @@ def _ask_oracle(site_packages: Path, real: Any, start: int, say: Callable[[Dict[
 
 
 def _version_and_file(site_packages: Path) -> Dict[str, Any]:
-    from . import installed, metadata
-
     files = [installed._file_of(site_packages, name) for name in installed.EXTEND_ATTENTION]
     file = next((str(f) for f in files if f.is_file()), None)
     return {"package_version": metadata._version(site_packages), "file": file}
@@ -168,8 +163,6 @@ def arguments(function: Callable[..., Any], step: Any, out: Any) -> Dict[str, An
 
     Raises ValueError where it wants one that is not known here.
     """
-    import inspect
-
     given = {
         "q_extend": step.q, "k_extend": step.k, "v_extend": step.v, "o_extend": out,
         "k_buffer": step.k_buffer, "v_buffer": step.v_buffer,
@@ -307,7 +300,7 @@ def _say_and_leave(work: Callable[[Callable[[Dict[str, Any]], None]], None], wri
             try:
                 work(say)
             except Exception as error:
-                say({"error": _said(error)})
+                say({"error": metadata._said(error)})
     finally:
         os._exit(0)
 
@@ -324,7 +317,7 @@ def _work(
 ) -> None:
     """A part of the grid, from its shape `start` on."""
     function, device = _ready_kernel(site_packages, real, interpreted, say)
-    shapes = list(grid(device, quick, "k_scale" in arguments_known(function)))
+    shapes = list(grid(device, quick, "k_scale" in inspect.signature(function).parameters))
     kinds = list(dict.fromkeys((shape.Lq, shape.dtype, shape.kv_dtype) for shape in shapes))
     mine = [s for s in shapes if kinds.index((s.Lq, s.dtype, s.kv_dtype)) % parts == part]
     for shape in mine[start:]:
@@ -358,20 +351,12 @@ def _ready_kernel(
 ) -> Tuple[Callable[..., Any], str]:
     import torch
 
-    from . import installed
-
     torch.set_num_threads(1)
     device = "cpu" if interpreted else "cuda"
     module, really = installed.load_extend_attention(site_packages, real)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu (Triton interpreter)"
     say({"told": {"device": name, "torch": torch.__version__, "real_import": really}})
     return module.extend_attention_fwd, device
-
-
-def arguments_known(function: Callable[..., Any]) -> List[str]:
-    import inspect
-
-    return list(inspect.signature(function).parameters)
 
 
 def grid(device: str, quick: bool, fp8: bool) -> Iterator[Any]:
@@ -411,7 +396,7 @@ def _not_run(shape: Any, error: Exception) -> Optional[Found]:
     if type(error).__name__ in ("OutOfResources", "OutOfMemoryError"):
         return None
     if "CUDA error" in str(error):
-        return Found(shape.label(), 0.0, [], [], _said(error))
+        return Found(shape.label(), 0.0, [], [], metadata._said(error))
     raise error
 
 
@@ -496,7 +481,6 @@ def _step_of(case: Dict[str, Any], wrong: Tuple[str, ...], device: str) -> Any:
     """The verify step of an oracle's case, with the offsets in `wrong` as the backend computed them."""
     import torch
 
-    from . import metadata
     from .step import Shape, made_up
 
     prefix_lens = list(metadata.PREFIX_LENS[: case["bs"]])
@@ -533,7 +517,7 @@ def _audited(case: Dict[str, Any], right: Any) -> Dict[str, int]:
     """What mask_audit counts for these offsets: sums over all rows."""
     import torch
 
-    from . import mask_audit, metadata
+    from . import mask_audit
 
     device = right.q.device
     lens = torch.tensor(metadata.PREFIX_LENS[: case["bs"]], device=device)

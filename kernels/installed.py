@@ -271,7 +271,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname != "sglang" and not fullname.startswith("sglang."):
             return None
         if fullname in self.real:
-            file = self.site_packages.joinpath(*fullname.split(".")).with_suffix(".py")
+            file = _file_of(self.site_packages, fullname)
             if file.is_file():
                 loader = (
                     None if fullname in (BACKEND_MODULE, *EXTEND_ATTENTION) else _LenientLoader(fullname, str(file))
@@ -413,18 +413,7 @@ def import_backend(site_packages: Path) -> types.ModuleType:
         raise ImportError("triton was imported before TRITON_INTERPRET=1 was set: its kernels would want a GPU")
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    _forget_engine()
-    before = list(sys.path)
-    sys.path.insert(0, str(site_packages))
-    try:
-        module = importlib.import_module(BACKEND_MODULE)
-        file = Path(str(module.__file__)).resolve()
-        if file != (site_packages / BACKEND_FILE).resolve():
-            raise ImportError(f"importing gave {file}, not the file in {site_packages}")
-    except BaseException:
-        _forget_engine()
-        sys.path[:] = before
-        raise
+    module = _import_from(site_packages, BACKEND_MODULE)
     _triton_is_real = True
     vars(module).update({name: value for name, value in _SERVER_VALUES.items() if name in vars(module)})
     return module
@@ -469,8 +458,9 @@ def _import_from(site_packages: Path, name: str) -> types.ModuleType:
     sys.path.insert(0, str(site_packages))
     try:
         module = importlib.import_module(name)
-        if Path(str(module.__file__)).resolve() != _file_of(site_packages, name).resolve():
-            raise ImportError(f"importing gave {module.__file__}, not the file in {site_packages}")
+        file = Path(str(module.__file__)).resolve()
+        if file != _file_of(site_packages, name).resolve():
+            raise ImportError(f"importing gave {file}, not the file in {site_packages}")
     except BaseException:
         _forget_engine()
         sys.path[:] = before

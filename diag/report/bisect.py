@@ -368,7 +368,7 @@ def _next_step(result: Result, space: Space, host: str, source: FaultySource | N
     elif verdict.kind in ADVICE:
         yield "bold", f"next: {ADVICE[verdict.kind]}"
     elif source is not None and source.state == "present":
-        for each in host.split(", "):
+        for each in result.hosts or (host,):
             yield "bold", f"next: diag fix apply {each} {source.fault} --diff    (shows the patch, touches nothing)"
     yield "dim", f"every trial, with its texts: {result.journal}"
 
