@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diag import paths
-from diag.bisect import journal
+from diag import journal, paths
 from diag.bisect.trial import Trial
 from diag.errors import PreconditionFailed, UsageError
 from diag.verdict.compare import RULES

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from diag.bisect import crew, ours
 from diag.bisect.decision import Leads, Next, Search, Verdict
 from diag.bisect.executor import Executor
-from diag.bisect.journal import Journal
 from diag.bisect.space import Config
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import DiagError, Interrupted
+from diag.journal import Journal
 
 
 class Listener(Protocol):

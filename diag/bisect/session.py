@@ -15,7 +15,6 @@ from diag.bisect.bench import ServerBench, fills_for
 from diag.bisect.command import CommandBench
 from diag.bisect.decision import BothEnds, Search
 from diag.bisect.executor import Bench, Executor, Inline, Workers
-from diag.bisect.journal import Journal
 from diag.bisect.link import Link
 from diag.bisect.plan import Plan
 from diag.bisect.run import Listener, Result, run
@@ -24,6 +23,7 @@ from diag.bisect.trial import Trial
 from diag.errors import HostError, UsageError
 from diag.hosts import inventory
 from diag.hosts.inventory import Host
+from diag.journal import Journal
 from diag.verdict.compare import RULES
 
 FLAKY_TRIALS = 200
@@ -107,7 +107,16 @@ class Session:
         # A mark of its own for each: two names may be one machine.
         mark = journal.run_id if len(self.slots) == 1 else f"{journal.run_id}.{slot}"
         resumed = self.earlier is not None
-        return ServerBench(self.plan, links[slot], mark, listener, self.fills[slot], self.done, resumed=resumed)
+        return ServerBench(
+            self.plan,
+            links[slot],
+            mark,
+            listener,
+            self.fills[slot],
+            self.done,
+            resumed=resumed,
+            run=journal.run_id,
+        )
 
     def _start(self) -> dict[str, Any]:
         """What another session must know to go on. Secret values are left out: they are asked for again."""

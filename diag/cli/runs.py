@@ -94,7 +94,7 @@ def rm(run: str) -> int:
     import shutil
 
     from diag.bisect import resume
-    from diag.bisect.journal import Journal
+    from diag.journal import Journal
 
     earlier = resume.load(run)
     with Journal.reopen(earlier.folder, run):

@@ -13,19 +13,20 @@ from typing import Any
 import httpx
 import pytest
 
+from diag import journal
 from diag.bisect import bench as benches
-from diag.bisect import journal, plan, run
+from diag.bisect import plan, run
 from diag.bisect.bayesian import BayesianSearch
 from diag.bisect.bench import ServerBench, fills_for
 from diag.bisect.decision import Next
 from diag.bisect.early import ends_alike
 from diag.bisect.executor import Inline
 from diag.bisect.expr import Value
-from diag.bisect.journal import Journal
 from diag.bisect.link import Link
 from diag.bisect.run import Result
 from diag.bisect.trial import Trial
 from diag.hosts.inventory import Host
+from diag.journal import Journal
 from diag.serving.client import Answer, Prompt
 from diag.serving.server import Launch, Progress, Server
 from diag.verdict.compare import Score
@@ -128,6 +129,7 @@ class Bench:
                 server.stopped.update(self.stopped(config))
 
         self.monkeypatch.setattr(benches, "start", start)
+        self.monkeypatch.setattr(benches, "held", lambda transport, doing, run: contextlib.nullcontext())
         self.monkeypatch.setattr(benches, "DEATH_WAIT_S", 0.0)
 
     def run(self, script: Script) -> Result:

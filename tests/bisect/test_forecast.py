@@ -11,9 +11,9 @@ import pytest
 from diag.bisect import plan as plans
 from diag.bisect.bayesian import BayesianSearch
 from diag.bisect.forecast import Forecast, first_trials, forecast
-from diag.bisect.journal import Journal
 from diag.bisect.plan import Plan
 from diag.bisect.trial import Outcome, Trial
+from diag.journal import Journal
 
 FACTORS = "factors:\n" + "".join(f"  {name}: {{good: 0, bad: 1}}\n" for name in "abcd")
 

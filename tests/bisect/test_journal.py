@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from diag.bisect import journal
-from diag.bisect.journal import Journal
+from diag import journal
 from diag.errors import PreconditionFailed
+from diag.journal import Journal
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from diag.bisect import crew, executor, journal, run
+from diag import journal
+from diag.bisect import crew, executor, run
 from diag.bisect.bayesian import BayesianSearch
 from diag.bisect.decision import BothEnds, Next, Search
 from diag.bisect.executor import Cancelled, Workers
 from diag.bisect.expr import Value
-from diag.bisect.journal import Journal
 from diag.bisect.run import Result
 from diag.bisect.space import Config, Factor, Space, same
 from diag.bisect.trial import Outcome, Trial
@@ -29,6 +29,7 @@ from diag.errors import (
     PreconditionFailed,
     ServerDied,
 )
+from diag.journal import Journal
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 SPACE = Space(tuple(Factor(name, f"--{name}", "flag", 0, 1, (0, 1)) for name in NAMES))

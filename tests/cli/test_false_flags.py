@@ -225,7 +225,7 @@ def test_a_failure_of_another_kind_counts_for_nothing_and_is_named(diag: Diag) -
 
 
 def test_a_run_that_is_being_worked_on_is_not_removed(diag: Diag, tmp_path: Path) -> None:
-    from diag.bisect.journal import Journal
+    from diag.journal import Journal
 
     told = tried(diag, "--json").told
     with Journal.reopen(tmp_path / "state" / "runs" / told["run"], told["run"]):

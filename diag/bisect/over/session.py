@@ -21,7 +21,6 @@ from diag.bisect import plan as plans
 from diag.bisect import resume
 from diag.bisect.bench import fills_for
 from diag.bisect.executor import Bench, Executor, Inline, Workers
-from diag.bisect.journal import Journal
 from diag.bisect.link import Link
 from diag.bisect.over import history, releases
 from diag.bisect.over.axis import Axis, Place, row
@@ -35,6 +34,7 @@ from diag.bisect.space import Space
 from diag.errors import PreconditionFailed, UsageError
 from diag.hosts import inventory
 from diag.hosts.inventory import Host
+from diag.journal import Journal
 from diag.serving import overlay
 from diag.source.wheels import Target, target_of
 from diag.verdict.compare import RULES
@@ -229,6 +229,7 @@ class Ready:
             asked.fills[slot],
             done,
             resumed=asked.earlier is not None,
+            run=journal.run_id,
             reports_version=asked.question.what == "versions" and asked.question.package == plan.spec.engine,
         )
 
