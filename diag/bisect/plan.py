@@ -1,6 +1,6 @@
 """The plan: a YAML file that says how the server is started, what varies, and what is asked of it.
 
-Format and an example: docs/bisect.md, playbooks/ddtree-garble.yaml.
+Format and an example: docs/bisect.md, playbooks/plans/ddtree-garble.yaml.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def load(name: str, trial_cmd: str | None = None) -> Plan:
 def _locate(name: str) -> Path:
     if "/" in name or name.endswith((".yaml", ".yml")):
         return Path(name).expanduser()
-    folder = bundle.folder("playbooks")
+    folder = bundle.folder("playbooks") / "plans"
     shipped = folder / f"{name}.yaml"
     if shipped.is_file():
         return shipped

@@ -18,7 +18,7 @@ from diag.bisect.decision import Next
 from diag.bisect.plan import Plan
 from diag.errors import PlanError, UsageError
 
-SHIPPED = (bundle.folder("playbooks") / "ddtree-garble.yaml").read_text(encoding="utf-8")
+SHIPPED = (bundle.folder("playbooks") / "plans" / "ddtree-garble.yaml").read_text(encoding="utf-8")
 PLACED = re.compile(r".+\.yaml:\d+:\d+: .+")
 
 SMALL = """\
@@ -85,7 +85,7 @@ def test_the_shipped_plan_loads_by_its_name() -> None:
 
 
 def test_every_playbook_that_is_shipped_loads() -> None:
-    for path in bundle.folder("playbooks").glob("*.yaml"):
+    for path in (bundle.folder("playbooks") / "plans").glob("*.yaml"):
         if "kind: bisect" in path.read_text(encoding="utf-8"):
             assert plan.load(str(path)).spec.name == path.stem
 

@@ -41,7 +41,7 @@ factors:
 def folder(lab: Lab, tmp_path: Path) -> Path:
     """With a short suite, plans, and an inventory that knows the lab under a second name."""
     (tmp_path / "two.yaml").write_text(PROMPTS)
-    shipped = (ROOT / "playbooks" / "ddtree-garble.yaml").read_text()
+    shipped = (ROOT / "playbooks" / "plans" / "ddtree-garble.yaml").read_text()
     (tmp_path / "story.yaml").write_text(shipped.replace("prompts: garble", "prompts: two.yaml"))
     (tmp_path / "requests.yaml").write_text(REQUESTS)
     (tmp_path / "diag.toml").write_text(lab.inventory_file.read_text().replace("[hosts.lab", "[hosts.again"))

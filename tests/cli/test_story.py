@@ -49,7 +49,7 @@ prompts:
 @pytest.fixture(scope="module")
 def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped plan with a suite of two prompts, so that a trial is short."""
-    shipped = (Path(__file__).parents[2] / "playbooks" / "ddtree-garble.yaml").read_text()
+    shipped = (Path(__file__).parents[2] / "playbooks" / "plans" / "ddtree-garble.yaml").read_text()
     folder = tmp_path_factory.mktemp("plan")
     (folder / "two.yaml").write_text(TWO_PROMPTS)
     plan = folder / "story.yaml"

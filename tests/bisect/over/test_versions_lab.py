@@ -45,7 +45,7 @@ def releases(folder: Path) -> list[Path]:
 
 
 def test_the_release_that_broke_it_is_named(lab: Lab, diag: Callable[..., Ran], tmp_path: Path) -> None:
-    plan = (Path(__file__).parents[3] / "playbooks" / "ddtree-garble.yaml").read_text()
+    plan = (Path(__file__).parents[3] / "playbooks" / "plans" / "ddtree-garble.yaml").read_text()
     (tmp_path / "story.yaml").write_text(plan.replace("prompts: garble", "prompts: ./suite.yaml"))
     (tmp_path / "suite.yaml").write_text(SUITE)
     pip = index(tmp_path, releases(tmp_path / "wheels"))
