@@ -1,7 +1,8 @@
 """One operator at a time on this host: who is at work, doing what, since when.
 
 An flock on a file of ours, held by the live program; the kernel drops it when that ends, however it ends. The file
-goes with the lock; one that a killed program left says nothing, because nobody holds it.
+goes with the lock; one that a killed program left says nothing, because nobody holds it. Programs of one run share it
+(several names of a host may be one machine): they hold it LOCK_SH, and whoever else gets that far reads whose it is.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import stat
 import time
 from typing import Any, Dict, Optional
 
+from ._wire import failure
+
 Json = Dict[str, Any]
 
+LOOKS = 5  # another who only looks, or has just got it for the same run, is through in a moment
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -32,30 +36,65 @@ class HostLock:
     def __init__(self) -> None:
         self._fd: Optional[int] = None
 
-    def acquire(self, doing: str) -> Optional[Json]:
-        """None: it is ours now. Else who has it: {pid, user, client, host, doing, since_unix}."""
+    def acquire(self, doing: str, run: Optional[str] = None) -> Optional[Json]:
+        """None: it is ours now; with `run`, ours and that of whoever else holds it for the same run.
+        Else who has it: {pid, user, client, host, doing, run, since_unix}."""
+        looks = 0
         while True:
             fd = _open()
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                who = _read(fd)
-                os.close(fd)
-                return who
-            if _still_there(fd):
-                break
-            os.close(fd)  # its holder has just released and removed it
-        self._fd = fd
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(dict(_operator(), doing=doing)).encode(), 0)
-        return None
+            who = _claim(fd, doing, run)
+            if who is None and _still_there(fd):
+                self._fd = fd
+                return None
+            os.close(fd)  # where nobody has it, its holder has just released and removed it
+            if who is not None:
+                looks += 1
+                if looks == LOOKS:
+                    return who
+                time.sleep(0.02)
 
     def release(self) -> None:
         if self._fd is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(path())
+            # Others of this run may go on holding it; the last one removes the file.
+            if _flock(self._fd, fcntl.LOCK_EX) and _still_there(self._fd):
+                with contextlib.suppress(OSError):
+                    os.unlink(path())
             os.close(self._fd)
             self._fd = None
+
+
+def taken(lock: HostLock, doing: str, run: Optional[str] = None) -> Optional[Json]:
+    """None: `lock` is ours now. Else the document of the refusal, with nothing changed."""
+    try:
+        who = lock.acquire(doing, run)
+    except OSError as error:
+        return failure(
+            "precondition", "The lock of this host cannot be taken: {}.".format(error), "Set XDG_STATE_HOME in env."
+        )
+    if who is None:
+        return None
+    what = "Somebody is at work on this host: {}.".format(said(who))
+    return failure("precondition", what, "Wait until that has ended: diag server list tells.")
+
+
+def _claim(fd: int, doing: str, run: Optional[str]) -> Optional[Json]:
+    """None: locked. Else who has it, or is just looking."""
+    if _flock(fd, fcntl.LOCK_EX):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(dict(_operator(), doing=doing, run=run)).encode(), 0)
+        # The kernel lets go of one before it gives the other: somebody may have come between.
+        return None if run is None or _flock(fd, fcntl.LOCK_SH) else _read(fd)
+    shared = _flock(fd, fcntl.LOCK_SH)
+    who = _read(fd)
+    return None if shared and run is not None and who.get("run") == run else who
+
+
+def _flock(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def holder() -> Optional[Json]:
@@ -65,10 +104,7 @@ def holder() -> Optional[Json]:
     except OSError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
-    except OSError:
-        return _read(fd)
+        return None if _flock(fd, fcntl.LOCK_EX) else _read(fd)
     finally:
         os.close(fd)
 
@@ -102,7 +138,8 @@ def _read(fd: int) -> Json:
         with contextlib.suppress(ValueError, OSError):
             return dict(json.loads(os.pread(fd, 4096, 0).decode()))
         time.sleep(0.01)
-    return {"pid": None, "user": None, "client": None, "host": None, "doing": "not known", "since_unix": None}
+    unknown: Json = dict.fromkeys(("pid", "user", "client", "host", "run", "since_unix"))
+    return dict(unknown, doing="not known")
 
 
 def _operator() -> Json:

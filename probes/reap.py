@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 
 from . import _hostlock, _proc, servers
 from ._owned import Owned, stop
+from ._wire import failure
 
 if TYPE_CHECKING:
     from ._wire import Talk
@@ -78,7 +79,7 @@ def _supervisor(pid: int) -> Optional[int]:
 
 
 def _error(what: str, next: str, details: Sequence[str] = ()) -> Json:
-    return {"error": {"kind": "precondition", "what": what, "next": next, "details": list(details)}}
+    return failure("precondition", what, next, list(details))
 
 
 def _no_such(target: str, found: Sequence[Json]) -> Json:

@@ -15,10 +15,11 @@ import socket
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Set
 
-from . import _hostlock, _proc
+from . import _proc
 from ._owned import Owned, stop
+from ._wire import failure
 
 if TYPE_CHECKING:
     from ._wire import Talk
@@ -37,8 +38,7 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
     """Supervise one server. Times in seconds.
 
     args:     argv, env (null unsets), cwd, port (int or "auto"; "{port}" in argv is replaced), run_id,
-              ready {path, deadline_s}, lease_s, stop_grace_s, log_lines, doing (for the lock of the host, which is
-              then held while the server lives; absent or "": no lock); or
+              ready {path, deadline_s}, lease_s, stop_grace_s, log_lines; or
               {"reap": true, run_id, stop_grace_s}: stop what a supervisor that was killed left running
     events:   started {pid, port, started_at_unix} · waiting {elapsed_s, last_log} · ready {after_s} ·
               log {lines} · died {as below}
@@ -47,11 +47,10 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
               left: [{pid, state, argv}], port, port_free, seconds, gpu_memory_mib: {before, after} or null};
               with died: {exit_code, signal, after_s, log} if the server ended by itself after it was ready.
               Errors port_in_use, server_died, server_not_healthy: {error, stop: {the same}}; all is gone then.
-              Error precondition: somebody else has the lock.
     """
     run_id = str(args["run_id"])
     if not re.fullmatch(r"[\w.:-]+", run_id):
-        return _error(
+        return failure(
             "usage",
             f"The run id {run_id!r} has characters that are not allowed.",
             "Use letters, digits, . _ -",
@@ -62,29 +61,8 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
     port = free_port() if args["port"] == "auto" else int(args["port"])
     if not _proc.port_is_free(port):
         return _port_in_use(port)
-    lock = _hostlock.HostLock()
-    try:
-        busy = _taken(lock, str(args.get("doing") or ""))
-        if busy is not None:
-            return busy
-        with Signals() as signals:
-            return Supervisor(args, port, talk, signals).run(grace_s)
-    finally:
-        lock.release()
-
-
-def _taken(lock: _hostlock.HostLock, doing: str) -> Optional[Json]:
-    """None: nobody else is at work on this host, and nobody will be while the server lives."""
-    if not doing:
-        return None
-    try:
-        who = lock.acquire(doing)
-    except OSError as error:
-        return _error("precondition", f"The lock of this host cannot be taken: {error}.", "Set XDG_STATE_HOME in env.")
-    if who is None:
-        return None
-    what = f"Somebody is at work on this host: {_hostlock.said(who)}; no server was started."
-    return _error("precondition", what, "Wait until that has ended: diag server list tells.")
+    with Signals() as signals:
+        return Supervisor(args, port, talk, signals).run(grace_s)
 
 
 def free_port() -> int:
@@ -105,13 +83,9 @@ def free_port() -> int:
     raise OSError("none of 100 ports from {} to {} is free".format(PORTS.start, PORTS.stop - 1))
 
 
-def _error(kind: str, what: str, next: str, details: Sequence[str] = ()) -> Json:
-    return {"error": {"kind": kind, "what": what, "next": next, "details": list(details)}}
-
-
 def _port_in_use(port: int) -> Json:
     holders = [f"pid {p.pid}: {' '.join(_proc.hide_argv(p.argv))}" for p in _proc.port_holders(port)]
-    return _error(
+    return failure(
         "port_in_use",
         f"Port {port} is in use on this host; no server was started.",
         'Take another port (or "auto"), or stop the process that holds it.',
@@ -238,7 +212,7 @@ class Supervisor:
             how = f"exit code {died['exit_code']}" if died["signal"] is None else f"signal {died['signal']}"
             what = f"The server ended with {how} before it was healthy: {command}"
             return dict(
-                _error("server_died", what, "Its last lines, above, usually name the cause.", tail),
+                failure("server_died", what, "Its last lines, above, usually name the cause.", tail),
                 stop=stopped,
             )
         if reason == "not_healthy":
@@ -247,12 +221,12 @@ class Supervisor:
                 f"({self.health_said}): {command}"
             )
             next = "Raise the deadline if its last lines, above, show progress. It has been stopped."
-            return dict(_error("server_not_healthy", what, next, tail), stop=stopped)
+            return dict(failure("server_not_healthy", what, next, tail), stop=stopped)
         return stopped
 
     def _not_started(self, error: Exception) -> Json:
         what = f"The server could not be started: {_proc.hide(str(error), self.log.hidden)}"
-        return _error("server_died", what, "Check the command, the working folder and the interpreter's path.")
+        return failure("server_died", what, "Check the command, the working folder and the interpreter's path.")
 
 
 def _death(code: int, after_s: float, log: List[str]) -> Json:

@@ -112,6 +112,7 @@ def _start(
         f"AuthorizedKeysFile {folder / 'authorized_keys'}\nStrictModes no\nUsePAM no\n"
         "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
         "LogLevel VERBOSE\nMaxStartups 100\nMaxSessions 100\n"
+        f"SetEnv XDG_STATE_HOME={folder / 'host-state'}\n"  # a host of its own: its lock is no other's
     )
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)

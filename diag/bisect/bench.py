@@ -28,6 +28,7 @@ from diag.bisect.space import Config, describe, level_text, same
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import DiagError, HostError, PreconditionFailed, ServerDied, ServerNotHealthy, UsageError
 from diag.hosts import courier
+from diag.hosts.holding import held
 from diag.hosts.inventory import Host
 from diag.hosts.transport import Transport
 from diag.serving.client import Answer
@@ -78,8 +79,10 @@ class ServerBench:
         done: Sequence[Trial] = (),
         *,
         resumed: bool = False,
+        run: str | None = None,
     ) -> None:
         """mark: on every process that is started on the host; what carries it is this run's to stop.
+        run: whose the lock of the host is; None: of the mark.
         done: trials of an earlier session of this run; the first healthy one of this host holds the reference.
         resumed: a server of the earlier session may still be there."""
         self._plan, self._link, self._mark = plan, link, mark
@@ -88,6 +91,8 @@ class ServerBench:
         self._unsure = resumed
         self._lost = 0
         self._running: _Running | None = None
+        self._run = run if run is not None else mark
+        self._lock: tuple[Transport, contextlib.ExitStack] | None = None
         self._cancelled = threading.Event()
 
     # what an executor calls
@@ -99,6 +104,7 @@ class ServerBench:
         except HostError:
             self._lost, self._unsure = self._lost + 1, True
             self._link.drop()
+            self._unlock()
             raise
         self._lost = 0
         return trial
@@ -115,6 +121,7 @@ class ServerBench:
     def close(self) -> None:
         with contextlib.suppress(DiagError):  # its supervisor stops it when it hears nothing more
             self._stop()
+        self._unlock()
 
     # one trial
 
@@ -221,17 +228,32 @@ class ServerBench:
         )
 
     def _transport(self) -> Transport:
-        """Connected; and if a server of this run may have been left there, it is stopped first."""
+        """Connected, and the host locked; if a server of this run may have been left there, it is stopped first."""
         if self._lost:
             self._say(f"a new connection, the old one was lost ({self._lost})")
             self._cancelled.wait(RETRY_WAIT_S * self._lost)
             self._stay()
         transport = self._link.transport()
+        self._hold(transport)
         if self._unsure:
             args = {"reap": True, "run_id": self._mark, "stop_grace_s": STOP_GRACE_S}
             courier.call(transport, "supervise", args, timeout_s=60)
             self._unsure = False
         return transport
+
+    def _hold(self, transport: Transport) -> None:
+        """The lock goes with the connection, so there is one for each."""
+        if self._lock is not None and self._lock[0] is transport:
+            return
+        self._unlock()
+        closing = contextlib.ExitStack()
+        closing.enter_context(held(transport, f"diag bisect, run {self._run}", self._run))
+        self._lock = transport, closing
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock[1].close()
 
     # what is said meanwhile, and whether to go on
 

@@ -26,8 +26,7 @@ STOP_GRACE_S = 10.0
 
 @dataclass(frozen=True)
 class Launch:
-    """argv may hold "{port}"; port None lets the host choose a free one. doing: what other operators of the host are
-    told; then it is locked for them while the server lives."""
+    """argv may hold "{port}"; port None lets the host choose a free one."""
 
     argv: Sequence[str]
     run_id: str
@@ -36,7 +35,6 @@ class Launch:
     ready_path: str = sglang.READY_PATH
     ready_timeout_s: float = 600.0
     log_lines: int = 20
-    doing: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,6 @@ def start(
         "lease_s": 60,
         "stop_grace_s": STOP_GRACE_S,
         "log_lines": launch.log_lines,
-        "doing": launch.doing,
     }
     with courier.converse(transport, "supervise", args) as conversation:
         server = _wait_until_ready(transport, conversation, launch, on_progress)

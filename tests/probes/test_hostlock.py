@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from probes import _hostlock
+from probes import _hostlock, hold
 from probes._hostlock import HostLock
 
 
@@ -70,6 +72,90 @@ def test_a_holder_that_is_killed_frees_it(state: Path) -> None:
     assert lock.acquire("y") is None
     assert json.loads((state / "host.lock").read_text())["doing"] == "y"
     lock.release()
+
+
+def test_programs_of_one_run_share_it_and_the_last_one_lets_go(state: Path) -> None:
+    """Two names of the inventory may be one machine."""
+    first, second, other = HostLock(), HostLock(), HostLock()
+    assert first.acquire("bisecting", "run-1") is None
+    assert second.acquire("bisecting", "run-1") is None
+    for run in ("run-2", None):
+        who = other.acquire("bisecting", run)
+        assert who is not None
+        assert who["run"] == "run-1"
+    first.release()
+    holder = _hostlock.holder()
+    assert holder is not None
+    assert holder["run"] == "run-1"
+    assert other.acquire("stopping") is not None
+    second.release()
+    assert _hostlock.holder() is None
+    assert list(state.iterdir()) == []
+    assert other.acquire("stopping") is None
+    assert second.acquire("bisecting", "run-1") is not None
+    other.release()
+
+
+def test_two_runs_at_once_never_hold_it_together(state: Path) -> None:
+    def attempt(number: int) -> bool:
+        lock = HostLock()
+        run = f"run-{number % 2}"
+        if lock.acquire("x", run) is not None:
+            return False
+        with counting:
+            inside.append(run)
+            together.append(len(set(inside)))
+        with counting:
+            inside.remove(run)
+        lock.release()
+        return True
+
+    inside: list[str] = []
+    together: list[int] = []
+    counting = threading.Lock()
+    with ThreadPoolExecutor(8) as pool:
+        assert any(pool.map(attempt, range(200)))
+    assert set(together) == {1}
+    assert _hostlock.holder() is None
+
+
+class Laptop:
+    """What `hold` talks to: so many messages, then the end of the link, or silence."""
+
+    def __init__(self, messages: int, *, silent: bool) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.seen: list[dict[str, Any] | None] = []
+        self._messages, self._silent = messages, silent
+
+    def emit(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    def receive(self, timeout_s: float | None) -> dict[str, Any] | None:
+        self.seen.append(_hostlock.holder())
+        self._messages -= 1
+        if self._messages >= 0:
+            return {"cmd": "ping"}
+        if self._silent:
+            return None
+        raise EOFError
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_the_host_is_held_until_the_laptop_is_gone(state: Path, silent: bool) -> None:
+    laptop = Laptop(2, silent=silent)
+    args = {"doing": "bisecting", "run": "run-1", "lease_s": 60}
+    assert set(hold.run(args, laptop)) == {"held_s"}  # type: ignore[arg-type]
+    assert laptop.events == [{"event": "held"}]
+    assert [who and who["doing"] for who in laptop.seen] == ["bisecting"] * 3
+    assert _hostlock.holder() is None
+    other = HostLock()
+    assert other.acquire("mending") is None
+    refused = Laptop(0, silent=silent)
+    answer = hold.run(args, refused)  # type: ignore[arg-type]
+    other.release()
+    assert answer["error"]["kind"] == "precondition"
+    assert "mending for 0 s" in answer["error"]["what"]
+    assert refused.events == []
 
 
 def test_planted_links_and_open_folders_are_refused(state: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fake_talk import GONE, FakeTalk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import _hostlock, _proc, servers, supervise
+from probes import _proc, servers, supervise
 
 HERE = Path(__file__).parent
 SERVER = str(HERE / "fake_server.py")
@@ -314,30 +314,6 @@ def test_log_lines_are_always_printable_text(chunks: list[bytes], count: int) ->
     lines = log.last(count)
     assert len(lines) <= count
     assert all("\n" not in line and "hush" not in line and line.encode() for line in lines)
-
-
-def test_a_locked_host_starts_nothing_and_the_lock_goes_with_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    holders = []
-
-    def look(event: dict[str, Any]) -> list[dict[str, Any]]:
-        holders.append(_hostlock.holder())
-        return stop_when_ready(event)
-
-    assert supervise.run(arguments(doing="bisecting"), FakeTalk(look))["stopped"] is True
-    assert {who["doing"] for who in holders if who is not None} == {"bisecting"}
-    assert None not in holders
-    assert _hostlock.holder() is None
-    other = _hostlock.HostLock()
-    assert other.acquire("mending") is None
-    talk = FakeTalk()
-    answer = supervise.run(arguments(doing="bisecting"), talk)
-    assert answer["error"]["kind"] == "precondition"
-    assert "mending" in answer["error"]["what"]
-    assert talk.events == []
-    other.release()
 
 
 def test_a_free_port_leaves_room_for_those_that_an_engine_counts_from_it() -> None:

@@ -41,10 +41,11 @@ class PlaceServerBench(ServerBench):
         done: Sequence[Trial] = (),
         *,
         resumed: bool = False,
+        run: str | None = None,
         reports_version: bool = False,
     ) -> None:
         """reports_version: what is varied is the engine itself, whose server says in /server_info what it is."""
-        super().__init__(plan, link, mark, listener, fills, done, resumed=resumed)
+        super().__init__(plan, link, mark, listener, fills, done, resumed=resumed, run=run)
         self._axis, self._layers, self._reports_version = axis, layers, reports_version
         self._laid = Laid("", "")
         self._told: str | None = None
