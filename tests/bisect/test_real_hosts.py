@@ -15,6 +15,8 @@ import pytest
 from diag import cli
 from diag.bisect import bench as benches
 from diag.cli import bisect as command
+from diag.hosts.holding import held
+from diag.hosts.transport import connect
 from tests.conftest import Sshd, free_port
 
 pytestmark = pytest.mark.sshd
@@ -109,6 +111,15 @@ def test_a_group_stands_for_its_hosts(bisect: Bisect) -> None:
 def test_hosts_that_are_all_dead_are_one_error(bisect: Bisect) -> None:
     code, told = bisect("dead")
     assert (code, told["error"]["kind"]) == (4, "host_unreachable")
+
+
+def test_a_host_where_somebody_else_is_at_work_is_left_alone(bisect: Bisect, sshd: Sshd) -> None:
+    with connect(sshd.host) as colleague, held(colleague, "diag bisect, run theirs", "theirs"):
+        code, told = bisect("one")
+        assert (code, told["error"]["kind"]) == (5, "precondition")
+        assert "from 127.0.0.1" in told["error"]["what"]
+        assert "run theirs for" in told["error"]["what"]
+        assert servers() == []
 
 
 def cut_at(sshd: Sshd, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
