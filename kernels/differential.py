@@ -265,7 +265,7 @@ def _checked(site_packages: Path, real: Any, document: Dict[str, Any], quick: bo
         "wrong": [one._asdict() for one in wrong[:MAX_LISTED]],
         "wrong_cases": len(wrong),
         "worst": worst(found),
-        **judge(len(found), len(wrong), told["steps"], offsets),
+        **judge(len(found), len(wrong), told["steps"], offsets, shared(found)),
     }
 
 
@@ -440,6 +440,30 @@ def worst(found: List[Found]) -> Dict[str, float]:
     return out
 
 
+def shared(found: List[Found]) -> str:
+    """What all wrong shapes have in common and not all right ones: where to look. Empty if there is nothing."""
+    wrong = [_traits(one.label) for one in found if not one.ok]
+    right = [_traits(one.label) for one in found if one.ok]
+    if not wrong:
+        return ""
+    alike = [
+        trait for trait in wrong[0] if all(trait in one for one in wrong) and not all(trait in one for one in right)
+    ]
+    if not alike:
+        return ""
+    such = len(wrong) + sum(all(trait in one for trait in alike) for one in right)
+    return "All of them: {}; {} of {} such shapes are wrong.".format(", ".join(alike), len(wrong), such)
+
+
+def _traits(label: str) -> List[str]:
+    """The parts of a shape's label, the number of heads apart from their size."""
+    parts = []
+    for part in label.split(", "):
+        count, of, size = part.partition(" heads of ")
+        parts += ["{} heads".format(count), "heads of {}".format(size)] if of else [part]
+    return parts
+
+
 # --- with the offsets that the installed backend computes
 
 FIELDS = ("qo_indptr", "kv_indptr", "kv_indices", "mask_indptr", "max_extend_len")
@@ -535,14 +559,17 @@ def _audited(case: Dict[str, Any], right: Any) -> Dict[str, int]:
     return {name: int(value.sum()) for name, value in zip(mask_audit.Audit._fields, found)}
 
 
-def judge(cases: int, wrong: int, through: List[Dict[str, Any]], offsets: Dict[str, Any]) -> Dict[str, Any]:
-    """verdict: right, wrong or cannot_tell; why: a sentence for the kernel and one for what it is told. Pure."""
+def judge(
+    cases: int, wrong: int, through: List[Dict[str, Any]], offsets: Dict[str, Any], alike: str = ""
+) -> Dict[str, Any]:
+    """verdict: right, wrong or cannot_tell; why: a sentence for the kernel, with what its wrong shapes share, and one
+    for what it is told. Pure."""
     if not cases:
         return {"verdict": "cannot_tell", "why": "No shape could be run."}
     kernel = (
         "The kernel is right in all {} shapes.".format(cases)
         if not wrong
-        else "The kernel itself is wrong in {} of {} shapes.".format(wrong, cases)
+        else "The kernel itself is wrong in {} of {} shapes. {}".format(wrong, cases, alike).rstrip()
     )
     harmed = [one for one in through if one["wrong"] or one["untouched"]]
     told = offsets.get("verdict")

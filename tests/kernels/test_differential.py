@@ -296,3 +296,23 @@ def test_a_worker_that_ends_without_a_word_is_no_verdict() -> None:
     optional = differential._Seen(silent, needed=False)
     differential._gather([optional], None)
     assert optional.told == {}
+
+
+def test_what_the_wrong_shapes_share_is_said() -> None:
+    """Of three properties that all wrong shapes have, the one that every right shape has too says nothing."""
+    wrong = [Shape(bs, 8, 0, 4, 2, 192, 128, "bfloat16", "float8_e4m3fn").label() for bs in (1, 3)]
+    right = [
+        Shape(1, 8, 0, 4, 2, 192, 128, "bfloat16").label(),
+        Shape(1, 8, 0, 4, 2, 64, 64, "bfloat16", "float8_e4m3fn").label(),
+        Shape(2, 8, 0, 4, 2, 192, 128, "bfloat16", "float8_e4m3fn").label(),
+    ]
+    found = [Found(label, 1.0, [0], []) for label in wrong] + [Found(label, 0.0, [], []) for label in right]
+    said = differential.shared(found)
+    assert said == "All of them: heads of 192/128, kv float8_e4m3fn; 2 of 3 such shapes are wrong."
+    assert said in differential.judge(5, 2, [], {"verdict": "right"}, said)["why"]
+
+
+def test_shapes_that_share_nothing_are_not_said_to() -> None:
+    found = [Found(Shape(1, 8, 0).label(), 1.0, [0], []), Found(Shape(2, 9, 1, 3, 1, 32, 32).label(), 1.0, [0], [])]
+    assert differential.shared(found) == ""
+    assert differential.shared([Found("bs 1", 0.0, [], [])]) == ""
