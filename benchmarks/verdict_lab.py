@@ -17,8 +17,9 @@ from diag.lab import control
 from diag.lab.layout import Lab, model_dir
 from diag.serving import server
 from diag.serving.client import Answer, Client, Prompt
-from diag.verdict import suite
+from diag.serving.suites import Scoring, ask
 from diag.verdict.compare import ending
+from diag.verdict.judging import Judge, with_end
 from diag.verdict.prompts import Suite
 
 TREE = (
@@ -120,16 +121,14 @@ def _reference(good: Client) -> dict[str, Answer]:
 
 
 def _rows(fault: str, client: Client, good: Client, reference: dict[str, Answer]) -> Iterator[dict[str, Any]]:
-    asked = suite.ask(client, SUITE, NEW_TOKENS)
+    asked = ask(client, SUITE, NEW_TOKENS)
     info = client.server_info()
     end = ending((r.token_ids, r.finish_reason == "stop") for r in reference.values())
-    by_good = suite.Judge(client, SUITE, scorer=good)
-    verdicts = by_good.against(asked, reference)
+    score = Scoring(good, SUITE)
+    verdicts = Judge(SUITE, score).against(asked, reference)
     for each, verdict in zip(asked, verdicts):
         answer, right = each.answer, reference[each.answer.prompt]
-        scored = suite._with_end(answer, end)
-        ids = by_good._ids.get(answer.prompt) or good.tokenize(by_good._prompts[answer.prompt])
-        scores = good.score(ids or [], scored.token_ids) if scored.token_ids else None
+        scores = score(with_end(answer, end), None) if answer.token_ids else None
         yield {
             "fault": fault,
             "drawn": info.get("lab_fault_drawn", False) or fault == "mask-offsets",

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from diag.verdict.compare import first_divergence
 
 TEMPERATURES = (0.0, 0.4, 0.8, 1.0)
 LENGTHS = (12, 40, 112)
@@ -40,81 +43,178 @@ TOPICS = (
     "mathematics",
 )  # fmt: skip
 
+EXAM_TASKS = (
+    "Describe {} to somebody who has never heard of it.",
+    "Write a dialogue between two neighbours about {}.",
+    "Give four numbered tips for people who care about {}.",
+    "Summarise in one paragraph the history of {}.",
+    "Write a shell script whose comments mention {}.",
+    "Write an HTML page with a heading and a list about {}.",
+    "Invent a product name and a slogan for {}.",
+    "Write a YAML file that configures {}.",
+    "Was ist das Wichtigste an {}?",
+    "Qu'est-ce qui est important dans {} ?",
+    "Why do people argue about {}?",
+    "Write a haiku about {} and explain it.",
+)
+EXAM_TOPICS = (
+    "a lost umbrella", "tomatoes", "the night bus", "mountains", "an orchestra", "sleep", "photography", "rivers",
+    "a broken clock", "snow", "the internet", "a bakery", "elephants", "philosophy", "bridges", "tea", "earthquakes",
+    "football", "an old radio", "prime numbers", "the desert", "vaccines", "a lighthouse keeper", "mirrors", "taxes",
+)  # fmt: skip
 
-def outputs(model: Path, cache: Path, wanted: int = 1200) -> list[dict[str, Any]]:
+
+@dataclass(frozen=True)
+class Questions:
+    """Prompts, and the names of the files in the cache that hold what was made of them."""
+
+    prompts: tuple[str, ...]
+    clean: str
+    damaged: str
+    seed: int
+
+
+TUNE = Questions(
+    tuple(task.format(topic) for topic in TOPICS for task in TASKS), "clean-outputs.jsonl", "damaged.jsonl", 7
+)
+EXAM = Questions(
+    tuple(task.format(topic) for topic in EXAM_TOPICS for task in EXAM_TASKS),
+    "exam-outputs.jsonl",
+    "exam-damaged.jsonl",
+    8,
+)
+"""TUNE: what rules may be tuned on. EXAM: other prompts, which only the benchmark asks."""
+
+
+def chat(question: str) -> str:
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def outputs(model: Path, cache: Path, wanted: int, asked: Questions = TUNE) -> list[dict[str, Any]]:
     """[{"prompt", "text", "token_ids", "temperature", "max_new_tokens", "finish_reason"}], from the cache if there."""
-    kept = cache / "clean-outputs.jsonl"
+    kept = cache / asked.clean
     kept.parent.mkdir(parents=True, exist_ok=True)
     there = len(kept.read_text().splitlines()) if kept.is_file() else 0
     if there < wanted:
         with kept.open("a") as out:  # what was made before an interruption is kept
-            for each in islice(_made(model, there // BATCH * BATCH), wanted - there):
+            for each in islice(_made(model, asked, there // BATCH * BATCH), wanted - there):
                 out.write(json.dumps(each) + "\n")
                 out.flush()
     return [json.loads(line) for line in kept.read_text().splitlines()][:wanted]
 
 
-def _made(model_dir: Path, begin: int) -> Iterator[dict[str, Any]]:
+def _made(model_dir: Path, asked: Questions, begin: int) -> Iterator[dict[str, Any]]:
+    torch, tokenizer, model = _loaded(model_dir, "bfloat16")
+    torch.manual_seed(asked.seed * 10**6 + begin)
+    for number in range(begin, 10**6, BATCH):
+        temperature = TEMPERATURES[number // BATCH % len(TEMPERATURES)]
+        length = LENGTHS[number // BATCH // len(TEMPERATURES) % len(LENGTHS)]
+        questions = [asked.prompts[(number + k) % len(asked.prompts)] for k in range(BATCH)]
+        sampling: dict[str, Any] = {"do_sample": False}
+        if temperature > 0:
+            sampling = {"do_sample": True, "temperature": temperature, "top_p": 1.0, "top_k": 0}
+        for question, ids in zip(questions, _generated(torch, tokenizer, model, questions, length, sampling)):
+            yield {
+                "prompt": question,
+                "text": tokenizer.decode(ids, skip_special_tokens=True),
+                "token_ids": ids,
+                "temperature": temperature,
+                "max_new_tokens": length,
+                "finish_reason": "stop" if ids[-1] == tokenizer.eos_token_id else "length",
+            }
+
+
+def near_ties(model_dir: Path, cache: Path, wanted: int, asked: Questions = EXAM) -> list[dict[str, Any]]:
+    """Two healthy runs of one model whose arithmetic differs: greedy in bfloat16 and batches of many sizes, beside
+    greedy in float32, which scores both, teacher-forced.
+
+    [{"prompt", "ids", "reference_ids", "gaps", "diverges_at", "rival_gap"}]: gaps in nats of the bfloat16 run's tokens;
+    rival_gap of the float32 run's token where the two part ways, None where they do not.
+    """
+    kept = cache / "near-ties.jsonl"
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.is_file() else []
+    if len(rows) < wanted:
+        with kept.open("a") as out:
+            for row in islice(_pairs(model_dir, asked, len(rows)), wanted - len(rows)):
+                rows.append(row)
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+    return rows[:wanted]
+
+
+def _pairs(model_dir: Path, asked: Questions, begin: int, length: int = 40) -> Iterator[dict[str, Any]]:
+    torch, tokenizer, low = _loaded(model_dir, "bfloat16")
+    high = _loaded(model_dir, "float32")[2]
+    rng = random.Random(asked.seed + begin)
+    greedy = {"do_sample": False}
+    while True:
+        questions = rng.sample(asked.prompts, rng.choice([1, 2, 3, 5, 8, 16, 40]))
+        ours = _generated(torch, tokenizer, low, questions, length, greedy)
+        theirs = _generated(torch, tokenizer, high, questions, length, greedy)
+        for question, ids, reference in zip(questions, ours, theirs):
+            at = first_divergence(ids, reference)
+            with torch.inference_mode():
+                prompt = tokenizer(chat(question), return_tensors="pt")["input_ids"]
+                whole = torch.cat([prompt, torch.tensor([ids])], 1)
+                scores = high(input_ids=whole).logits[0, prompt.shape[1] - 1 : -1].log_softmax(-1)
+            best = scores.max(-1).values
+            there = at if at is not None and at < min(len(ids), len(reference)) else None
+            yield {
+                "prompt": question,
+                "ids": ids,
+                "reference_ids": reference,
+                "gaps": [float(best[n] - scores[n, token]) for n, token in enumerate(ids)],
+                "diverges_at": at,
+                "rival_gap": None if there is None else float(best[there] - scores[there, reference[there]]),
+            }
+
+
+def _loaded(model_dir: Path, dtype: str) -> tuple[Any, Any, Any]:
+    """(torch, tokenizer, model)"""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    torch.manual_seed(begin)
     tokenizer = AutoTokenizer.from_pretrained(model_dir, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16).eval()
-    questions = [task.format(topic) for topic in TOPICS for task in TASKS]
-    for number in range(begin, 10**6, BATCH):
-        temperature = TEMPERATURES[number // BATCH % len(TEMPERATURES)]
-        length = LENGTHS[number // BATCH // len(TEMPERATURES) % len(LENGTHS)]
-        asked = [questions[(number + k) % len(questions)] for k in range(BATCH)]
-        chats = [f"<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n" for q in asked]
-        batch = tokenizer(chats, return_tensors="pt", padding=True)
-        sampling: dict[str, Any] = {"do_sample": False}
-        if temperature > 0:
-            sampling = {"do_sample": True, "temperature": temperature, "top_p": 1.0, "top_k": 0}
-        with torch.inference_mode():
-            out = model.generate(**batch, max_new_tokens=length, **sampling)
-        for question, row in zip(asked, out[:, batch["input_ids"].shape[1] :].tolist()):
-            ends = row.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in row else len(row)
-            yield {
-                "prompt": question,
-                "text": tokenizer.decode(row[:ends], skip_special_tokens=True),
-                "token_ids": row[:ends],
-                "temperature": temperature,
-                "max_new_tokens": length,
-                "finish_reason": "stop" if row[ends - 1] == tokenizer.eos_token_id else "length",
-            }
+    return torch, tokenizer, AutoModelForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, dtype)).eval()
 
 
-def damaged(model: Path, cache: Path, batches: int = 24) -> list[dict[str, Any]]:
+def _generated(
+    torch: Any, tokenizer: Any, model: Any, questions: Sequence[str], length: int, sampling: dict[str, Any]
+) -> list[list[int]]:
+    """Token ids of each answer, up to and with the token that ends it."""
+    batch = tokenizer([chat(q) for q in questions], return_tensors="pt", padding=True)
+    with torch.inference_mode():
+        out = model.generate(**batch, max_new_tokens=length, **sampling)
+    return [_ended(row, tokenizer.eos_token_id) for row in out[:, batch["input_ids"].shape[1] :].tolist()]
+
+
+def _ended(row: list[int], eos: int) -> list[int]:
+    return row[: row.index(eos) + 1] if eos in row else row
+
+
+def damaged(model: Path, cache: Path, batches: int = 24, asked: Questions = TUNE) -> list[dict[str, Any]]:
     """[{"prompt", "text", "ids", "gaps"}]: gaps in nats, by the undamaged model, teacher-forced."""
-    kept = cache / "damaged.jsonl"
+    kept = cache / asked.damaged
     if not kept.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        made = "".join(json.dumps(each) + "\n" for each in _damaged(model, batches))
+        made = "".join(json.dumps(each) + "\n" for each in _damaged(model, asked, batches))
         kept.with_suffix(".new").write_text(made)
         kept.with_suffix(".new").replace(kept)
     return [json.loads(line) for line in kept.read_text().splitlines()]
 
 
-def _damaged(model_dir: Path, batches: int, size: int = 32) -> Iterator[dict[str, Any]]:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    torch.manual_seed(7)
-    rng = random.Random(7)
-    tokenizer = AutoTokenizer.from_pretrained(model_dir, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+def _damaged(model_dir: Path, asked: Questions, batches: int, size: int = 32) -> Iterator[dict[str, Any]]:
+    torch, tokenizer, model = _loaded(model_dir, "float32")
+    torch.manual_seed(asked.seed)
+    rng = random.Random(asked.seed)
     damage = _Damage(torch)
     layers = model.model.layers
     for number, layer in enumerate(layers):
         layer.self_attn.register_forward_hook(damage.hook(number))
-    questions = [task.format(topic) for topic in TOPICS for task in TASKS]
     for _ in range(batches):
-        asked = [rng.choice(questions) for _ in range(size)]
-        chats = [f"<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n" for q in asked]
-        batch = tokenizer(chats, return_tensors="pt", padding=True)
+        questions = [rng.choice(asked.prompts) for _ in range(size)]
+        batch = tokenizer([chat(q) for q in questions], return_tensors="pt", padding=True)
         prompt = batch["input_ids"].shape[1]
         with torch.inference_mode():
             damage.begin(rng, len(layers))
@@ -125,10 +225,10 @@ def _damaged(model_dir: Path, batches: int, size: int = 32) -> Iterator[dict[str
             logits = model(input_ids=out, attention_mask=seen, position_ids=places).logits
             scores = logits[:, prompt - 1 : -1].log_softmax(-1)
         gaps = scores.max(-1).values - scores.gather(2, out[:, prompt:, None])[..., 0]
-        for question, row, gap in zip(asked, out[:, prompt:].tolist(), gaps.tolist()):
-            ends = row.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in row else len(row)
-            text = tokenizer.decode(row[:ends], skip_special_tokens=True)
-            yield {"prompt": question, "text": text, "ids": row[:ends], "gaps": gap[:ends]}
+        for question, row, gap in zip(questions, out[:, prompt:].tolist(), gaps.tolist()):
+            ids = _ended(row, tokenizer.eos_token_id)
+            text = tokenizer.decode(ids, skip_special_tokens=True)
+            yield {"prompt": question, "text": text, "ids": ids, "gaps": gap[: len(ids)]}
 
 
 class _Damage:

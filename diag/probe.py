@@ -10,81 +10,20 @@ import base64
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from diag.errors import DiagError, PackageNotInstalled
 from diag.fixes import catalogue
-from diag.fixes.entry import Severity
 from diag.hosts import courier
-from diag.hosts.inventory import Expected
 from diag.hosts.transport import Transport
-from diag.source.detect import Detection
 from diag.verdict import prompts
-from diag.verdict.compare import TextVerdict
+from diag.verdict.host import HostReport, InstalledFault, ServerHealth
+
+__all__ = ["HostReport", "InstalledFault", "ServerHealth", "host"]
 
 TIMEOUT_S = 120.0
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class InstalledFault:
-    """What one installed file says about one fault of the catalogue. text: the file, for showing its lines;
-    severity, backends, graphs_only, mends: as in `diag.fixes.entry`."""
-
-    fault: str
-    title: str
-    package: str
-    version: str | None
-    site_packages: str
-    file: str
-    integrity: str
-    modified_at_unix: float | None
-    detection: Detection
-    text: str = field(repr=False)
-    severity: Severity = "fault"
-    backends: tuple[str, ...] = ("triton",)
-    graphs_only: bool = False
-    mends: bool = True
-
-
-@dataclass(frozen=True)
-class ServerHealth:
-    """One running server: effective is what it says is in force; texts are its answers to the suite, judged.
-
-    unknown: why it could not be asked; "" otherwise. asked: False where the person wanted it left alone.
-    """
-
-    facts: Mapping[str, Any]
-    effective: Mapping[str, Any] = field(default_factory=dict)
-    texts: tuple[TextVerdict, ...] = ()
-    unknown: str = ""
-    asked: bool = True
-
-    @property
-    def garbled(self) -> tuple[TextVerdict, ...]:
-        return tuple(text for text in self.texts if not text.healthy and text.kind != "no_answer")
-
-    @property
-    def silent(self) -> tuple[TextVerdict, ...]:
-        return tuple(text for text in self.texts if text.kind == "no_answer")
-
-
-@dataclass(frozen=True)
-class HostReport:
-    """document: what probes/host.py answered, file contents taken out; expected: by the inventory."""
-
-    host: str
-    document: Mapping[str, Any]
-    faults: tuple[InstalledFault, ...]
-    servers: tuple[ServerHealth, ...]
-    suite: str
-    expected: Expected | None = None
-
-    @property
-    def unknown(self) -> list[Mapping[str, str]]:
-        return list(self.document["unknown"])
 
 
 def host(
@@ -167,7 +106,9 @@ def _server(
 
     from diag.hosts import http
     from diag.serving.client import Client
-    from diag.verdict import suite
+    from diag.serving.suites import Scoring
+    from diag.serving.suites import ask as ask_all
+    from diag.verdict.judging import Judge
 
     where = f"the server on port {facts['port']}"
     address = facts.get("host") or "127.0.0.1"
@@ -180,8 +121,9 @@ def _server(
             effective = client.server_info()
             if not ask:
                 return ServerHealth(facts, effective, asked=False)
-            asked = suite.ask(client, questions, questions.max_new_tokens, lambda what: say(f"{where}: {what}"))
-            return ServerHealth(facts, effective, tuple(suite.Judge(client, questions).unaided(asked)))
+            asked = ask_all(client, questions, questions.max_new_tokens, lambda what: say(f"{where}: {what}"))
+            judge = Judge(questions, Scoring(client, questions))
+            return ServerHealth(facts, effective, tuple(judge.unaided(asked)))
     except httpx.HTTPError as error:
         return ServerHealth(facts, unknown=f"it does not answer: {error or type(error).__name__}")
     except DiagError as error:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from diag.bisect.expr import Value
 from diag.bisect.plan import CONCURRENCY, Plan
 from diag.bisect.space import Config
 from diag.bisect.trial import Outcome, Trial
-from diag.serving.client import Answer, Client
-from diag.verdict import suite
+from diag.serving import suites
+from diag.serving.client import Client
+from diag.verdict.answers import Answer, Asked, references
 from diag.verdict.compare import TextVerdict
+from diag.verdict.judging import Judge, Scorer
+from diag.verdict.reference import Margin, calibrate
 
-Reference = Mapping[str, Answer]
+MARGIN = "margin"
+"""Key of a trial's details: the margin it was judged by."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """answers: of the good configuration, each prompt alone; margin: as its own healthy run has it."""
+
+    answers: Mapping[str, Answer]
+    margin: Margin = field(default_factory=Margin)
 
 
 def ask(
@@ -21,15 +33,22 @@ def ask(
 ) -> tuple[list[TextVerdict], Reference]:
     """(verdicts, reference): every prompt alone, then together; without a reference each text is judged by itself, and
     the lone answers become one."""
-    asked = suite.ask(_asking(client, requests(plan, config)), plan.suite, plan.max_new_tokens, say)
+    asked = suites.ask(_asking(client, requests(plan, config)), plan.suite, plan.max_new_tokens, say)
     say("the verdicts")
-    judge = suite.Judge(client, plan.suite)
+    score = suites.Scoring(client, plan.suite)
     if reference is None:
+        reference = Reference(references(asked), _margin(asked, score))
+        judge = Judge(plan.suite, score, reference.margin.nats)
         alone = [a for a in asked if a.how == "alone"]
         together = [a for a in asked if a.how == "together"]
-        reference = suite.references(asked)
-        return judge.unaided(alone) + judge.against(together, reference), reference
-    return [_judged(judge, each, reference) for each in asked], reference
+        return judge.unaided(alone) + judge.against(together, reference.answers), reference
+    judge = Judge(plan.suite, score, reference.margin.nats)
+    return [_judged(judge, each, reference.answers) for each in asked], reference
+
+
+def _margin(asked: Sequence[Asked], score: Scorer) -> Margin:
+    """Of the good configuration's first run: alone against together, scored by itself."""
+    return calibrate(score(a.answer, None) or [] for a in asked if a.answer.token_ids and not a.answer.error)
 
 
 def _asking(client: Client, wanted: Mapping[str, Value]) -> Client:
@@ -40,7 +59,7 @@ def _asking(client: Client, wanted: Mapping[str, Value]) -> Client:
     return client.asking(sampling, int(concurrency) if concurrency is not None else None)
 
 
-def _judged(judge: suite.Judge, asked: suite.Asked, reference: Reference) -> TextVerdict:
+def _judged(judge: Judge, asked: Asked, reference: Mapping[str, Answer]) -> TextVerdict:
     """Where one of the two was cut off at its number of tokens, they are compared as far as both go."""
     answer, wanted = asked.answer, reference[asked.answer.prompt]
     ids, ref = answer.token_ids, wanted.token_ids
@@ -72,7 +91,7 @@ def reference_of(done: Sequence[Trial]) -> Reference | None:
         if trial.outcome is Outcome.PASS:
             alone = [text for text in trial.texts if text.how == "alone"]
             longest = max((len(t.token_ids) for t in alone), default=0)
-            return {
+            answers = {
                 t.prompt: Answer(
                     t.prompt,
                     text=t.text,
@@ -81,4 +100,6 @@ def reference_of(done: Sequence[Trial]) -> Reference | None:
                 )
                 for t in alone
             }
+            told = trial.details.get(MARGIN)
+            return Reference(answers, Margin.from_json(told) if told is not None else Margin())
     return None

@@ -31,7 +31,6 @@ from diag.hosts import courier
 from diag.hosts.holding import held
 from diag.hosts.inventory import Host
 from diag.hosts.transport import Transport
-from diag.serving.client import Answer
 from diag.serving.server import STOP_GRACE_S, Launch, Progress, Server, start
 from diag.verdict.compare import TextVerdict
 
@@ -150,7 +149,7 @@ class ServerBench:
         step: Next,
         running: _Running,
         texts: list[TextVerdict],
-        reference: Mapping[str, Answer],
+        reference: asking.Reference,
         info: Mapping[str, Any],
         began: float,
     ) -> Trial:
@@ -174,11 +173,15 @@ class ServerBench:
             ),
             start_s=server.ready_after_s if len(running.asked) == 1 else 0.0,
             total_s=time.monotonic() - began,
-            details={**_told(running.launch), "stopped": server.stopped},
+            details={
+                **_told(running.launch),
+                "stopped": server.stopped,
+                asking.MARGIN: reference.margin.to_json(),
+            },
             signature=signature,
         )
 
-    def _ask(self, server: Server, config: Config) -> tuple[list[TextVerdict], Mapping[str, Answer], dict[str, Any]]:
+    def _ask(self, server: Server, config: Config) -> tuple[list[TextVerdict], asking.Reference, dict[str, Any]]:
         """(texts, reference, effective configuration). The first trial of a run is the good configuration: its own
         lone answers are the reference."""
         texts, reference = asking.ask(server.client, self._plan, config, self._reference, self._say)

@@ -5,31 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from diag.serving import sglang
+from diag.verdict.answers import Answer
 from diag.verdict.compare import Score
+
+__all__ = ["Answer", "Client", "Prompt", "scores_from"]
 
 REQUEST_TIMEOUT_S = 300.0
 
 IMPOSSIBLE_NATS = 99.0
 """The gap of a token that the model holds impossible."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One completed request. token_ids: as emitted, never re-encoded from the text. error: "" if it completed."""
-
-    prompt: str
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    finish_reason: str = ""
-    accept_length: float | None = None
-    error: str = ""
-    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,9 +49,14 @@ class Client:
         """The effective configuration; {} where the server has no such page."""
         for path in sglang.INFO_PATHS:
             response = self._http.get(path)
-            if response.status_code == 200 and isinstance(body := _json(response), dict):
+            if response.status_code == 200 and isinstance(body := json_of(response), dict):
                 return body
         return {}
+
+    def metrics(self) -> str:
+        """The server's counters in Prometheus' format; "" where it has none."""
+        response = self._http.get("/metrics")
+        return response.text if response.status_code == 200 else ""
 
     def flush_cache(self) -> None:
         """Best effort: an engine without a prefix cache answers with an error, which changes nothing for us."""
@@ -75,7 +70,7 @@ class Client:
             response = self._http.post("/generate", json=body, timeout=REQUEST_TIMEOUT_S)
         except httpx.HTTPError as error:
             return Answer(prompt.name, error=f"no answer: {error or type(error).__name__}")
-        document = _json(response)
+        document = json_of(response)
         if response.status_code != 200 or not isinstance(document, dict):
             return Answer(prompt.name, error=f"HTTP {response.status_code}: {response.text[:200]}")
         return _answer(prompt.name, document)
@@ -103,6 +98,7 @@ class Client:
             # SGLang reports from this position on; one earlier, since the first entry has no predecessor to score it.
             "logprob_start_len": max(len(prompt_ids) - 1, 0),
             "top_logprobs_num": 5,
+            "return_text_in_logprobs": True,
         }
         meta = self._scored_meta(body)
         return scores_from(meta.get("input_token_logprobs"), meta.get("input_top_logprobs"), len(emitted), rival)
@@ -116,7 +112,7 @@ class Client:
             "logprob_start_len": 0,
         }
         entries = _list(self._scored_meta(body).get("input_token_logprobs"))
-        ids = [entry[1] for entry in entries if isinstance(entry, list) and _are_ids(entry[1:2])]
+        ids = [entry[1] for entry in entries if isinstance(entry, list) and are_ids(entry[1:2])]
         return ids if ids and len(ids) == len(entries) else None
 
     def _scored_meta(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +121,7 @@ class Client:
             response = self._http.post("/generate", json=body, timeout=REQUEST_TIMEOUT_S)
         except httpx.HTTPError:
             return {}
-        document = _json(response)
+        document = json_of(response)
         return _meta(document) if response.status_code == 200 and isinstance(document, dict) else {}
 
 
@@ -150,13 +146,13 @@ def scores_from(
         rival_gap = None
         if rival is not None and rival[0] == at:
             rival_gap = next((best - value for value, token in top if token == rival[1]), None)
-        scores.append(Score(gap, rival_gap, None if own is None else -own[0]))
+        scores.append(Score(gap, rival_gap, None if own is None else -own[0], _piece(entry)))
     return scores
 
 
 def _scored(entry: Any) -> tuple[float, int] | None:
     """(log-probability, token id) of such a triple; None where it is null, infinite, or no such triple."""
-    if not isinstance(entry, list) or not _are_ids(entry[1:2]):
+    if not isinstance(entry, list) or not are_ids(entry[1:2]):
         return None
     value, token = entry[:2]
     if not isinstance(value, int | float) or not -1e9 < value < 1e9:
@@ -164,9 +160,15 @@ def _scored(entry: Any) -> tuple[float, int] | None:
     return float(value), token
 
 
+def _piece(entry: Any) -> str:
+    """The text of such a triple's token; "" where it is not told."""
+    text = entry[2] if isinstance(entry, list) and len(entry) > 2 else None
+    return text if isinstance(text, str) else ""
+
+
 def _is_null(entry: Any) -> bool:
     """A token with null, NaN or an infinity for its log-probability."""
-    if not isinstance(entry, list) or not _are_ids(entry[1:2]):
+    if not isinstance(entry, list) or not are_ids(entry[1:2]):
         return False
     return entry[0] is None or (isinstance(entry[0], float) and not math.isfinite(entry[0]))
 
@@ -175,7 +177,7 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _are_ids(value: Any) -> bool:
+def are_ids(value: Any) -> bool:
     """Whether it is a list of token ids, and not empty."""
     return isinstance(value, list) and value != [] and all(type(token) is int for token in value)
 
@@ -185,7 +187,7 @@ def _meta(document: Mapping[str, Any]) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def _json(response: httpx.Response) -> Any:
+def json_of(response: httpx.Response) -> Any:
     try:
         return response.json()
     except ValueError:
@@ -201,7 +203,7 @@ def _answer(prompt: str, document: Mapping[str, Any]) -> Answer:
     return Answer(
         prompt=prompt,
         text=text if isinstance(text, str) else "",
-        token_ids=tuple(ids) if isinstance(ids, list) and _are_ids(ids) else (),
+        token_ids=tuple(ids) if isinstance(ids, list) and are_ids(ids) else (),
         finish_reason=kind,
         accept_length=accept_length if isinstance(accept_length, int | float) else None,
         error=f"aborted: {message}" if kind == "abort" else "",

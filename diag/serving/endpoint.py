@@ -7,20 +7,21 @@ OpenAI paths, which do not. A key comes from the environment alone (DIAG_API_KEY
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx
 
-from diag.errors import HostUnreachable, PreconditionFailed, UsageError
+from diag.errors import DiagError, HostUnreachable, PreconditionFailed, UsageError
 from diag.serving.client import REQUEST_TIMEOUT_S, Answer, Client, Prompt
 from diag.verdict.compare import Score
 
 KEYS = ("DIAG_API_KEY", "OPENAI_API_KEY")
 CONNECT_TIMEOUT_S = 10.0
+LOG_LINES = 400
 
 Kind = Literal["sglang", "openai"]
 
@@ -34,6 +35,9 @@ class OpenAIClient(Client):
 
     def server_info(self) -> dict[str, Any]:
         return {}
+
+    def metrics(self) -> str:
+        return ""
 
     def flush_cache(self) -> None:
         """There is no such path."""
@@ -53,13 +57,16 @@ class OpenAIClient(Client):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """name: as the person gave it. effective: the configuration that is in force, {} where it is not told."""
+    """name: as the person gave it. argv: the command line of its process; log: reads the end of its log; both are only
+    known on a host of the inventory."""
 
     name: str
     kind: Kind
     model: str
     client: Client
     http: httpx.Client
+    argv: tuple[str, ...] = ()
+    log: Callable[[], list[str]] = field(default=list, repr=False)
 
     def chat(self, name: str, user: str, max_new_tokens: int) -> Answer:
         """Through the server's own chat template. meta: `prompt_tokens`, where the server counts them."""
@@ -96,10 +103,10 @@ def opened(target: str) -> Iterator[Endpoint]:
     """
     with ExitStack() as stack:
         if target.startswith(("http://", "https://")):
-            http = stack.enter_context(_direct(target))
-        else:
-            http = stack.enter_context(_on_host(target, stack))
-        yield _endpoint(target, http)
+            yield _endpoint(target, stack.enter_context(_direct(target)))
+            return
+        http, argv, log = _on_host(target, stack)
+        yield replace(_endpoint(target, stack.enter_context(http)), argv=argv, log=log)
 
 
 def _direct(url: str) -> httpx.Client:
@@ -112,8 +119,9 @@ def _direct(url: str) -> httpx.Client:
         raise UsageError(f"{url} is no URL: {error}.", next="Write it as http://HOST:PORT.") from None
 
 
-def _on_host(target: str, stack: ExitStack) -> httpx.Client:
-    from diag.hosts import inventory
+def _on_host(target: str, stack: ExitStack) -> tuple[httpx.Client, tuple[str, ...], Callable[[], list[str]]]:
+    """(connection, command line of the server's process, its log); the latter two empty where it is not seen."""
+    from diag.hosts import inventory, reaping
     from diag.hosts.http import http_client
     from diag.hosts.transport import connect
 
@@ -121,18 +129,28 @@ def _on_host(target: str, stack: ExitStack) -> httpx.Client:
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise UsageError(f"{target}: '{port}' is no port.", next="Write HOST, HOST:PORT or a URL.")
     transport = stack.enter_context(connect(inventory.load().get(name)))
-    http = http_client(transport, int(port) if port else _only_port(transport))
+    found = [one for one in reaping.servers(transport)["servers"] if one.get("port") and not one.get("orphan")]
+    if port:
+        server = next((one for one in found if int(one["port"]) == int(port)), None)
+    else:
+        server = _only(found, transport.host.name)
+    http = http_client(transport, int(port) if server is None else int(server["port"]))
     key = os.environ.get(KEYS[0])
     if key:
         http.headers["Authorization"] = f"Bearer {key}"
-    return http
+    if server is None:
+        return http, (), list
+
+    def log() -> list[str]:
+        try:
+            return list(reaping.logs(transport, str(server["pid"]), LOG_LINES)["log"]["lines"])
+        except DiagError:  # it has ended meanwhile, which its answers show
+            return []
+
+    return http, tuple(server["argv"]), log
 
 
-def _only_port(transport: Any) -> int:
-    from diag.hosts import reaping
-
-    servers = [one for one in reaping.servers(transport)["servers"] if one.get("port") and not one.get("orphan")]
-    host = transport.host.name
+def _only(servers: list[Any], host: str) -> Any:
     if not servers:
         raise PreconditionFailed(
             f"No inference server runs on {host}.", next=f"Start one, or name its port: {host}:PORT."
@@ -140,7 +158,7 @@ def _only_port(transport: Any) -> int:
     if len(servers) > 1:
         ports = ", ".join(str(one["port"]) for one in servers)
         raise UsageError(f"{host} has servers on ports {ports}.", next=f"Name one: {host}:{servers[0]['port']}.")
-    return int(servers[0]["port"])
+    return servers[0]
 
 
 def _endpoint(target: str, http: httpx.Client) -> Endpoint:

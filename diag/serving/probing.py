@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Any
 
-from diag.serving.client import Answer, Prompt
+from diag.serving.client import Prompt
 from diag.serving.endpoint import Endpoint
-from diag.verdict import suite as asking
+from diag.serving.suites import Scoring
+from diag.verdict import telemetry
+from diag.verdict.answers import Answer, Asked
 from diag.verdict.compare import TextVerdict
+from diag.verdict.judging import Judge
 from diag.verdict.leads import Lead, Seen, leads
 from diag.verdict.probed import Probed, Summary, combine, summary
 from diag.verdict.prompts import Suite, SuitePrompt
 from diag.verdict.reference import Margin, calibrate
+from diag.verdict.shape.values import Evidence
 from diag.verdict.telemetry import Sign, signs
-from diag.verdict.texts import Record
+from diag.verdict.texts import Record, judge
 
 ABANDON_AFTER_S = 0.5
+
+CHAT_TOKENS = 48
+"""New tokens of the one message that goes through the chat template to see whether only that path garbles."""
 
 Say = Callable[[str], None]
 
@@ -57,18 +64,16 @@ def probe(
     say: Say = lambda line: None,
 ) -> Probe:
     """reference: a server that is known to be good, or the lone answers that one gave earlier. Raises LinkLost."""
+    scorer = reference if isinstance(reference, Endpoint) else None
     good = _good(suite, reference, say)
+    chats = _chats(suite, scorer)
+    before = _replays(endpoint)
     taken = list(_asked(endpoint, suite, say))
     say("the verdicts")
-    scorer = reference if isinstance(reference, Endpoint) else None
-    margin = _margin(suite, scorer, say)
-    judge = asking.Judge(endpoint.client, suite, margin.nats, scorer.client if scorer is not None else None)
-    answers = tuple(_judged(judge, each, good) for each in taken)
+    margin = _margin(suite, scorer, good, say)
+    judging = Judge(suite, Scoring((scorer or endpoint).client, suite), margin.nats)
+    answers = tuple(_judged(judging, each, good, chats) for each in taken)
     effective = endpoint.client.server_info()
-    told = [answer.answer for answer in taken]
-    cached = [count for a in told if isinstance(count := a.meta.get("cached_tokens"), int)]
-    again = "again" in suite.ways
-    seen = _seen(endpoint, suite, scorer, taken, answers, good, effective)
     return Probe(
         endpoint=endpoint.name,
         kind=endpoint.kind,
@@ -77,11 +82,29 @@ def probe(
         reference=None if reference is None else scorer.name if scorer is not None else "an earlier run",
         margin=margin,
         answers=answers,
-        leads=tuple(leads(seen)),
-        signs=tuple(signs(effective, [a.accept_length for a in told], cached, cache_asked=again)),
+        leads=tuple(leads(_seen(endpoint, suite, scorer, taken, answers, good, effective))),
+        signs=tuple(_signs(endpoint, suite, taken, effective, before)),
         summary=summary(answers),
         effective=effective,
     )
+
+
+def _signs(
+    endpoint: Endpoint, suite: Suite, taken: Sequence[Taken], effective: Mapping[str, Any], before: int | None
+) -> list[Sign]:
+    told = [each.answer for each in taken]
+    cached = [count for a in told if isinstance(count := a.meta.get("cached_tokens"), int)]
+    after = _replays(endpoint)
+    return [
+        *signs(effective, [a.accept_length for a in told], cached, cache_asked="again" in suite.ways),
+        *telemetry.graphs(effective, None if before is None or after is None else after - before),
+        *telemetry.not_as_asked(telemetry.flags(endpoint.argv), effective),
+        *telemetry.numbers_that_are_none(endpoint.log()),
+    ]
+
+
+def _replays(endpoint: Endpoint) -> int | None:
+    return telemetry.graph_replays(endpoint.client.server_info(), endpoint.client.metrics())
 
 
 def _good(suite: Suite, reference: Endpoint | Mapping[str, Answer] | None, say: Say) -> dict[str, Answer]:
@@ -91,19 +114,24 @@ def _good(suite: Suite, reference: Endpoint | Mapping[str, Answer] | None, say: 
     return dict(reference or {})
 
 
-def _margin(suite: Suite, good: Endpoint | None, say: Say) -> Margin:
-    """From the reference's answers together, scored by itself: another batch size is what near ties come from."""
+def _chats(suite: Suite, reference: Endpoint | None) -> dict[str, Answer]:
+    """The reference's answers through its chat template, where the suite goes that way: one token is enough to learn
+    how many the message became."""
+    if reference is None or "chat" not in suite.ways:
+        return {}
+    return {p.name: reference.chat(p.name, p.asked, 1) for p in suite.prompts if p.user is not None}
+
+
+def _margin(suite: Suite, good: Endpoint | None, alone: Mapping[str, Answer], say: Say) -> Margin:
+    """From the reference's answers alone and together, scored by itself: another batch size is what near ties come
+    from."""
     if good is None or good.kind != "sglang":
         return Margin()
     say("the margin of the reference")
     prompts = [Prompt(p.name, suite.rendered(p)) for p in suite.prompts]
-    answers = good.client.generate_together(prompts, suite.max_new_tokens)
-    scored = []
-    for prompt, answer in zip(prompts, answers):
-        ids = good.client.tokenize(prompt)
-        scores = good.client.score(ids, answer.token_ids) if ids and answer.token_ids else None
-        scored.append(scores or [])
-    return calibrate(scored)
+    together = good.client.generate_together(prompts, suite.max_new_tokens)
+    score = Scoring(good.client, suite)
+    return calibrate(score(answer) or [] for answer in (*alone.values(), *together) if answer.token_ids)
 
 
 def _asked(endpoint: Endpoint, suite: Suite, say: Say) -> Iterator[Taken]:
@@ -145,7 +173,7 @@ def _one(endpoint: Endpoint, suite: Suite, prompt: SuitePrompt) -> Answer:
     return endpoint.client.generate(Prompt(prompt.name, suite.rendered(prompt)), suite.tokens(prompt))
 
 
-def _judged(judge: asking.Judge, taken: Taken, good: Mapping[str, Answer]) -> Probed:
+def _judged(judging: Judge, taken: Taken, good: Mapping[str, Answer], chats: Mapping[str, Answer]) -> Probed:
     prompt, answer = taken.prompt, taken.answer
     record = Record(
         id=prompt.name,
@@ -157,22 +185,34 @@ def _judged(judge: asking.Judge, taken: Taken, good: Mapping[str, Answer]) -> Pr
         expect=prompt.expect,
         absent=prompt.absent,
     )
-    scored, by_reference = _scored(judge, taken, good)
-    return combine(record, taken.how, scored, by_reference=by_reference)
+    scored, by_reference = _scored(judging, taken, good)
+    found = combine(record, taken.how, scored, by_reference=by_reference)
+    rendered = _rendered(answer, chats.get(prompt.name)) if taken.how == "chat" else None
+    return found if rendered is None else replace(found, verdict="garbled", evidence=(rendered, *found.evidence))
 
 
-def _scored(judge: asking.Judge, taken: Taken, good: Mapping[str, Answer]) -> tuple[TextVerdict | None, bool]:
+def _rendered(answer: Answer, wanted: Answer | None) -> Evidence | None:
+    """Where the same message became another number of prompt tokens than at the reference."""
+    here, there = _count(answer), None if wanted is None else _count(wanted)
+    if here is None or there is None or here == there:
+        return None
+    why = f"the message became {here} prompt tokens, and {there} at the reference: another chat template"
+    numbers = {"prompt_tokens": here, "reference_prompt_tokens": there}
+    return Evidence("chat-template", "garbled", (0, len(answer.text)), why, numbers)
+
+
+def _scored(judging: Judge, taken: Taken, good: Mapping[str, Answer]) -> tuple[TextVerdict | None, bool]:
     """None where there is nothing but the text: by the chat path, and from servers that do not score."""
     answer = taken.answer
     if taken.how == "chat" or answer.error or not answer.token_ids:
         return None, False
-    asked = asking.Asked("together" if taken.how.startswith("together") else "alone", answer)
+    asked = Asked("together" if taken.how.startswith("together") else "alone", answer)
     wanted = good.get(answer.prompt)
     if wanted is None or wanted.error or not wanted.token_ids:
-        return judge.unaided([asked])[0], False
+        return judging.unaided([asked])[0], False
     if wanted.finish_reason == "length" and len(answer.token_ids) < len(wanted.token_ids):
         wanted = _cut(wanted, answer)
-    return judge.against([asked], {**good, answer.prompt: wanted})[0], True
+    return judging.against([asked], {**good, answer.prompt: wanted})[0], True
 
 
 def _cut(wanted: Answer, answer: Answer) -> Answer:
@@ -197,7 +237,7 @@ def _seen(
     same = [(mine, theirs) for mine, theirs in ids if mine.token_ids == theirs.token_ids]
     lacks = [{each.rule for each in answer.evidence} & {"expected"} for answer in answers]
     message = next((p.asked for p in suite.prompts if p.user is not None), "Say hello.")
-    here = endpoint.chat("template", message, 1)
+    here = endpoint.chat("template", message, min(suite.max_new_tokens, CHAT_TOKENS))
     there = reference.chat("template", message, 1) if reference is not None else None
     return Seen(
         effective=effective,
@@ -205,6 +245,8 @@ def _seen(
         cut=sum(bool(missing) and a.finish_reason == "length" for missing, a in zip(lacks, answers)),
         compared=len(ids),
         same_ids_other_text=sum(not theirs.text.startswith(mine.text.rstrip("\ufffd")) for mine, theirs in same),
+        chat_garbled=None if here.error else judge(Record(text=here.text, prompt=message)).verdict == "garbled",
+        raw_garbled=all(a.verdict == "garbled" for t, a in zip(taken, answers) if t.how != "chat"),
         chat_tokens=_count(here),
         reference_chat_tokens=None if there is None else _count(there),
     )

@@ -23,7 +23,7 @@ from typing import Any, Literal
 MARGIN_NATS = 0.25
 """Twice the largest gap seen in a healthy output (0.125), below the smallest in a wrong one (0.32)."""
 
-RULES = 2
+RULES = 3
 """Version of the rules below and of the suite's judging; a run is not resumed under other rules than it began with."""
 
 How = Literal["alone", "together"]
@@ -39,11 +39,16 @@ class Score:
 
     rival_gap_nats: the same for the reference's token at this place; None where it was not asked for or is not
     among the best tokens the server reported (so further away than those). surprise_nats: -ln p of the token itself.
+    piece: the token's text, where the server tells it.
     """
 
     gap_nats: float
     rival_gap_nats: float | None = None
     surprise_nats: float | None = field(default=None, compare=False)
+    piece: str = field(default="", compare=False)
+
+
+_LISTS = ("token_ids", "gaps_nats", "pieces")
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class TextVerdict:
     diverges_at: index of the first differing token, None if none
     worst_gap_nats, worst_at: the least likely token emitted, and where; None where it was not scored
     token_ids: as the server emitted them
+    gaps_nats, pieces: of each of them, its gap and its text; () where they were not scored, or not told
     """
 
     prompt: str
@@ -66,19 +72,24 @@ class TextVerdict:
     worst_at: int | None = None
     accept_length: float | None = None
     token_ids: tuple[int, ...] = ()
+    gaps_nats: tuple[float, ...] = ()
+    pieces: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
         return self.kind in HEALTHY
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "token_ids": list(self.token_ids), "healthy": self.healthy}
+        lists = {name: list(getattr(self, name)) for name in _LISTS}
+        return {**asdict(self), **lists, "healthy": self.healthy}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TextVerdict:
-        """The inverse of to_json. Raises KeyError or TypeError for anything else."""
+        """The inverse of to_json; older documents have no gaps and pieces. Raises KeyError or TypeError for anything
+        else."""
         fields = {name: value for name, value in document.items() if name != "healthy"}
-        return cls(**{**fields, "token_ids": tuple(fields["token_ids"])})
+        lists = {name: tuple(fields[name]) for name in _LISTS if name == "token_ids" or name in fields}
+        return cls(**{**fields, **lists})
 
 
 def first_divergence(tokens: Sequence[int], reference: Sequence[int]) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from diag.probe import HostReport, InstalledFault, ServerHealth
+from diag.verdict.host import HostReport, InstalledFault, ServerHealth
 
 Severity = Literal["fault", "notice", "unknown"]
 

@@ -26,7 +26,7 @@ class Seen:
     """What is needed to look at them.
 
     chat_tokens, reference_chat_tokens: prompt tokens of the same message by the chat path, here and at the reference
-    chat_garbled, raw_garbled: whether those texts looked garbled; None where they were not asked for
+    chat_garbled, raw_garbled: whether all of those texts looked garbled; None where they were not asked for
     same_ids_other_text: answers with the reference's ids and another text; compared: answers whose ids were compared
     cut: answers that ended at their number of tokens and lack what was expected of them; answers: all
     """
@@ -54,7 +54,8 @@ def _template(seen: Seen) -> Lead:
                 f"{seen.reference_chat_tokens} of: another chat template."
             )
             return Lead("chat-template", "found", what)
-        return Lead("chat-template", "excluded", f"The chat path makes {seen.chat_tokens} tokens here and there.")
+        if not seen.chat_garbled or seen.raw_garbled:
+            return Lead("chat-template", "excluded", f"The chat path makes {seen.chat_tokens} tokens here and there.")
     if seen.chat_garbled is None or seen.raw_garbled is None:
         return Lead("chat-template", "not looked at", "The chat path was not asked, or has no reference.")
     if seen.chat_garbled != seen.raw_garbled:

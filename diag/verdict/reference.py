@@ -7,7 +7,7 @@ together, plain against speculative. Where nothing was measured the constant of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,10 @@ were not healthy, and a margin from them would excuse anything."""
 
 LEAST_TOKENS = 200
 """Tokens of healthy runs below which nothing is calibrated."""
+
+MANY_TOKENS = 2000
+"""From so many on the margin may be narrower than the constant: a few hundred tokens may happen to have no near tie,
+and the next run has one."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Margin:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Margin:
+        """The inverse of to_json. Raises TypeError for anything else."""
+        return cls(**document)
+
 
 def calibrate(healthy: Iterable[Sequence[Score]]) -> Margin:
     """healthy: the scores of each text of runs that are known to be good."""
@@ -53,6 +62,9 @@ def calibrate(healthy: Iterable[Sequence[Score]]) -> Margin:
     if wanted > MOST_MARGIN_NATS:
         why = f"the constant: a gap of {largest:.2f} nats in a run that was to be healthy is no near tie"
         return Margin(MARGIN_NATS, False, why, *seen)
+    if tokens < MANY_TOKENS and wanted <= MARGIN_NATS:
+        why = f"the constant: {tokens} tokens of healthy runs on this host, none with a gap above {largest:.2g} nats"
+        return Margin(MARGIN_NATS, True, why, *seen)
     why = f"{HEADROOM:g} times the largest gap of {tokens} tokens of healthy runs on this host"
     return Margin(max(LEAST_MARGIN_NATS, wanted), True, why, *seen)
 

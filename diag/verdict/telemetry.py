@@ -7,7 +7,7 @@ are fingerprints: no draft ever accepted, every draft accepted, a setting that i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,10 @@ NEVER_ACCEPTED = 1.02
 LEAST_ANSWERS = 4
 
 _NAN = re.compile(r"\bnan\b|\binf\b.*logit|detected errors during sampling|not a number", re.IGNORECASE)
+_PASSES = re.compile(r"^sglang:cuda_graph_passes_total(\{[^}]*\})\s+([0-9.e+]+)\s*$", re.MULTILINE)
+
+_TRANSLATED = frozenset({"host", "port", "model_path", "tokenizer_path", "model", "api_key", "log_level"})
+"""What a server tells in another form than it was asked in, or what has nothing to do with its arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +67,68 @@ def _most(effective: Mapping[str, Any]) -> int | None:
     return steps + 1 if isinstance(steps, int) and steps > 1 else None
 
 
+def graph_replays(info: Mapping[str, Any], metrics: str) -> int | None:
+    """Decode or verify steps replayed from a captured graph so far; None where the server counts none. By SGLang's
+    /metrics (it runs with --enable-metrics), or by the internal states of its configuration page."""
+    passes = [float(match[2]) for match in _PASSES.finditer(metrics) if "decode_cuda_graph" in match[1]]
+    states = info.get("internal_states")
+    counted = [state.get("verify") for state in states if isinstance(state, dict)] if isinstance(states, list) else []
+    replays = [counts["graph_replays"] for counts in counted if isinstance(counts, dict) and "graph_replays" in counts]
+    found = [int(number) for number in (*passes, *replays) if isinstance(number, int | float)]
+    return sum(found) if found else None
+
+
+def graphs(effective: Mapping[str, Any], replayed: int | None) -> Iterator[Sign]:
+    """replayed: graph replays while the suite was asked, None where they are not counted."""
+    off = effective.get("disable_cuda_graph")
+    if replayed == 0 and off is False:
+        what = "Graphs are on, and none was replayed while this was asked: a fault of graph replay could not show."
+        yield Sign("no-graph-replay", "notice", what)
+    if replayed and off:
+        what = f"Graphs are said to be off, and {replayed} were replayed: what is in force is not what is told."
+        yield Sign("graph-replay", "suspect", what)
+
+
 def nan_lines(log: Iterable[str]) -> list[str]:
     """Lines of a server's log that tell of numbers that are none."""
     return [line for line in log if _NAN.search(line)]
 
 
+def numbers_that_are_none(log: Iterable[str]) -> Iterator[Sign]:
+    found = nan_lines(log)
+    if found:
+        yield Sign("nan", "suspect", f"{len(found)} lines of its log tell of NaN: {found[0].strip()[:160]}")
+
+
+def flags(argv: Sequence[str]) -> dict[str, str]:
+    """Settings of a command line by the name that the server tells them by: --page-size 1 is page_size. Flags without a
+    value are "True"."""
+    found = {}
+    for at, word in enumerate(argv):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            after = argv[at + 1 : at + 2]
+            if not equals:
+                value = after[0] if after and not after[0].startswith("--") else "True"
+            found[name.replace("-", "_")] = value
+    return found
+
+
 def not_as_asked(asked: Mapping[str, Any], effective: Mapping[str, Any]) -> list[Sign]:
     """Settings that are in force with another value than was asked for; what the server does not report is left out."""
     return [
-        Sign("not-as-asked", "suspect", f"{name}: asked for {value}, in force is {effective[name]}.")
+        Sign("not-as-asked", "notice", f"{name}: asked for {value}, in force is {effective[name]}.")
         for name, value in asked.items()
-        if name in effective and str(effective[name]) != str(value)
+        if name in effective and name not in _TRANSLATED and not _alike(value, effective[name])
     ]
+
+
+def _alike(asked: Any, told: Any) -> bool:
+    if isinstance(told, list | dict):
+        return True  # written in one way and told in another: nothing to compare
+    if str(asked).lower() == str(told).lower():
+        return True
+    try:
+        return float(asked) == float(told)
+    except (TypeError, ValueError):
+        return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from diag.bisect.trial import Outcome
 from diag.hosts.inventory import Host
 from diag.serving.client import Answer, Prompt
 from diag.verdict.compare import TextVerdict
+from diag.verdict.reference import Margin
 
 REQUEST_PLAN = PLAN + (
     "  tokens: {request: max_new_tokens, good: 3, bad: 8}\n  crowd: {request: concurrency, good: 1, bad: 4}\n"
@@ -146,5 +147,10 @@ def test_the_reference_of_an_earlier_session_is_as_good(bench: Bench) -> None:
     done = [Trial(1, "", GOOD, GOOD, Outcome.FAIL, texts), Trial(2, "", GOOD, GOOD, Outcome.PASS, texts)]
     reference = reference_of(done)
     assert reference is not None
-    assert {name: answer.finish_reason for name, answer in reference.items()} == {"2": "stop", "5": "length"}
+    assert {name: answer.finish_reason for name, answer in reference.answers.items()} == {"2": "stop", "5": "length"}
+    assert reference.margin == Margin()
+    measured = Margin(0.4, True, "measured", 0.2, 900, 8)
+    later = reference_of([replace(done[1], details={"margin": measured.to_json()})])
+    assert later is not None
+    assert later.margin == measured
     assert reference_of(done[:1]) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diag.verdict.compare import MARGIN_NATS, Score, ending
-from diag.verdict.reference import LEAST_MARGIN_NATS, calibrate, measure
+from diag.verdict.reference import LEAST_MARGIN_NATS, MANY_TOKENS, Margin, calibrate, measure
 
 
 def runs(*gaps: float, tokens: int = 300) -> list[list[Score]]:
@@ -18,8 +18,16 @@ def test_the_margin_is_twice_the_largest_healthy_gap() -> None:
     assert (margin.tokens, margin.texts) == (300, 2)
 
 
-def test_it_has_a_floor() -> None:
-    assert calibrate(runs(0.001)).nats == LEAST_MARGIN_NATS
+def test_many_tokens_make_it_narrower_down_to_a_floor() -> None:
+    assert calibrate(runs(0.001, tokens=MANY_TOKENS)).nats == LEAST_MARGIN_NATS
+    few = calibrate(runs(0.001))
+    assert (few.nats, few.calibrated, few.largest_nats) == (MARGIN_NATS, True, 0.001)
+    assert calibrate(runs(0.3)).nats == 0.6
+
+
+def test_it_is_read_back() -> None:
+    margin = calibrate(runs(0.2))
+    assert Margin.from_json(margin.to_json()) == margin
 
 
 @pytest.mark.parametrize(("healthy", "said"), [(runs(0.1, tokens=20), "20 tokens"), (runs(4.0), "4.00"), ([], "0 tok")])

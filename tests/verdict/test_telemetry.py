@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diag.verdict.leads import Seen, leads
-from diag.verdict.telemetry import nan_lines, not_as_asked, signs
+from diag.verdict.telemetry import flags, graph_replays, graphs, nan_lines, not_as_asked, signs
 
 SPEC = {"speculative_algorithm": "EAGLE", "speculative_num_steps": 3}
 
@@ -38,8 +38,38 @@ def test_lines_that_tell_of_no_numbers() -> None:
 
 
 def test_settings_that_are_not_as_asked() -> None:
-    (sign,) = not_as_asked({"page_size": 1, "tp_size": 2, "x": 1}, {"page_size": 64, "tp_size": 2})
+    asked = flags(["python", "-m", "x", "--page-size", "1", "--tp-size=2", "--x", "--enable-metrics", "--port", "1"])
+    assert asked == {"page_size": "1", "tp_size": "2", "x": "True", "enable_metrics": "True", "port": "1"}
+    told = {"page_size": 64, "tp_size": 2, "enable_metrics": True, "port": 8}
+    (sign,) = not_as_asked(asked, told)
     assert "page_size: asked for 1, in force is 64" in sign.what
+
+
+METRICS = """# TYPE sglang:cuda_graph_passes_total counter
+sglang:cuda_graph_passes_total{mode="decode_cuda_graph",model_name="m"} 41.0
+sglang:cuda_graph_passes_total{mode="prefill_none",model_name="m"} 7.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("info", "metrics", "replays"),
+    [
+        ({}, "", None),
+        ({}, METRICS, 41),
+        ({"internal_states": [{"verify": {"graph_replays": 5}}, {"verify": {"graph_replays": 2}}]}, "", 7),
+        ({"internal_states": [{"verify": {}}, None]}, "nonsense 1.0", None),
+    ],
+)
+def test_graph_replays_are_counted(info: dict[str, Any], metrics: str, replays: int | None) -> None:
+    assert graph_replays(info, metrics) == replays
+
+
+@pytest.mark.parametrize(
+    ("off", "replayed", "ids"),
+    [(False, 0, ["no-graph-replay"]), (False, 9, []), (True, 0, []), (True, 3, ["graph-replay"]), (False, None, [])],
+)
+def test_whether_graphs_were_replayed(off: bool, replayed: int | None, ids: list[str]) -> None:
+    assert [sign.id for sign in graphs({"disable_cuda_graph": off}, replayed)] == ids
 
 
 def test_leads_without_anything_to_go_by() -> None:

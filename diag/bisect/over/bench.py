@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from diag.bisect.asking import Reference
 from diag.bisect.bench import ServerBench
 from diag.bisect.command import CommandBench
 from diag.bisect.decision import Next
@@ -19,7 +20,6 @@ from diag.bisect.space import Config
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import HostError, PreconditionFailed
 from diag.hosts.transport import Transport
-from diag.serving.client import Answer
 from diag.serving.server import Launch, Server
 from diag.verdict.compare import TextVerdict
 
@@ -95,7 +95,7 @@ class PlaceServerBench(ServerBench):
     def _may_stay(self, texts: Sequence[TextVerdict]) -> bool:
         return False
 
-    def _ask(self, server: Server, config: Config) -> tuple[list[TextVerdict], Mapping[str, Answer], dict[str, Any]]:
+    def _ask(self, server: Server, config: Config) -> tuple[list[TextVerdict], Reference, dict[str, Any]]:
         texts, reference, info = super()._ask(server, config)
         version = info.get(VERSION)
         if self._reports_version and isinstance(version, str):

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from diag.serving.client import Answer, Prompt
-from diag.verdict import suite
-from diag.verdict.compare import Score
+from diag.serving.client import Prompt
+from diag.serving.suites import Scoring, ask
+from diag.verdict.answers import Answer, Asked, references
+from diag.verdict.compare import Score, TextVerdict
+from diag.verdict.judging import Judge
 from diag.verdict.prompts import Suite
-from diag.verdict.suite import Asked, Judge
 
 ASK = Suite.model_validate(
     {
@@ -48,7 +49,7 @@ class FakeClient:
 
 
 def judge(client: FakeClient) -> Judge:
-    return Judge(client, ASK)  # type: ignore[arg-type]
+    return Judge(ASK, Scoring(client, ASK))  # type: ignore[arg-type]
 
 
 def asked(prompt: str, *ids: int, text: str = "ok", error: str = "") -> Asked:
@@ -57,7 +58,7 @@ def asked(prompt: str, *ids: int, text: str = "ok", error: str = "") -> Asked:
 
 def test_each_alone_then_all_at_once_and_it_says_so() -> None:
     said: list[str] = []
-    answers = suite.ask(FakeClient(), ASK, 9, said.append)  # type: ignore[arg-type]
+    answers = ask(FakeClient(), ASK, 9, said.append)  # type: ignore[arg-type]
     assert [(a.how, a.answer.prompt, a.answer.token_ids) for a in answers] == [
         ("alone", "a", (9,)),
         ("alone", "b", (9,)),
@@ -65,12 +66,12 @@ def test_each_alone_then_all_at_once_and_it_says_so() -> None:
         ("together", "b", (9,)),
     ]
     assert said == ["prompt 1/2 (a), alone", "prompt 2/2 (b), alone", "2 prompts at once"]
-    assert {name: a.text for name, a in suite.references(answers).items()} == {"a": "a", "b": "b"}
+    assert {name: a.text for name, a in references(answers).items()} == {"a": "a", "b": "b"}
 
 
 def test_one_prompt_has_no_company() -> None:
     one = ASK.model_copy(update={"prompts": ASK.prompts[:1]})
-    assert [a.how for a in suite.ask(FakeClient(), one, 9)] == ["alone"]  # type: ignore[arg-type]
+    assert [a.how for a in ask(FakeClient(), one, 9)] == ["alone"]  # type: ignore[arg-type]
 
 
 GOOD = {"a": Answer("a", text="ok", token_ids=(1, 2, 3))}
@@ -147,8 +148,12 @@ def test_right_ids_and_another_text_are_the_detokeniser() -> None:
     assert judge(FakeClient()).against([cut], GOOD)[0].kind == "identical"
 
 
-def test_a_good_server_scores_in_place_of_the_one_that_is_judged() -> None:
-    itself, good = FakeClient({(1, 4): [Score(0.0)] * 2}), FakeClient({(1, 4): [Score(0.0), Score(8.0)]})
-    by_good = Judge(itself, ASK, scorer=good)  # type: ignore[arg-type]
-    assert by_good.against([asked("a", 1, 4)], GOOD)[0].kind == "garbled"
-    assert itself.tokenized == []
+def test_the_gap_and_the_text_of_every_token_go_with_the_verdict() -> None:
+    scores = [Score(0.0, piece=" a"), Score(0.12345, 0.05, piece="b")]
+    (verdict,) = judge(FakeClient({(1, 4): scores})).against([asked("a", 1, 4)], GOOD)
+    assert (verdict.gaps_nats, verdict.pieces) == ((0.0, 0.123), (" a", "b"))
+    assert TextVerdict.from_json(verdict.to_json()) == verdict
+    (untold,) = judge(FakeClient({(1, 4): [Score(0.0), Score(0.1, 0.05)]})).against([asked("a", 1, 4)], GOOD)
+    assert untold.pieces == ()
+    older = {name: value for name, value in untold.to_json().items() if name not in ("gaps_nats", "pieces")}
+    assert TextVerdict.from_json(older).gaps_nats == ()
