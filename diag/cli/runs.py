@@ -1,4 +1,4 @@
-"""`diag runs`: the bisections so far, from their journals."""
+"""`diag runs`: what was run so far, from the record of all journals."""
 
 from __future__ import annotations
 
@@ -10,72 +10,104 @@ import click
 from diag.cli.common import JSON, console, print_json
 
 if TYPE_CHECKING:
-    from diag.bisect.resume import Earlier
     from diag.bisect.trial import Trial
+    from diag.records.runs import Run, Whole
 
 
 @click.group()
 def runs() -> None:
-    """Bisections so far. Each has a journal with every trial, its texts and why it was tried."""
+    """Bisections, playbooks and probes so far. Each has a journal with all that was seen, and why it was done."""
+
+
+def warn(why: str) -> None:
+    from diag.report.text import visible
+
+    click.echo(f"note: {visible(why)}", err=True)
 
 
 @runs.command("list")
+@click.option("--program", type=click.Choice(["bisect", "playbook", "probe"]), help="Only these.")
+@click.option("--host", metavar="NAME", help="Only what was about this host.")
 @JSON
-def list_runs(as_json: bool) -> int:
+def list_runs(program: str | None, host: str | None, as_json: bool) -> int:
     """List them, newest first: how they ended, and whether one can be gone on with."""
-    from diag.bisect import resume
-    from diag.errors import DiagError
+    from diag.records import runs as records
+
+    found = [
+        run
+        for run in records.listed(warn=warn)
+        if program in (None, run.program) and (host is None or host in run.hosts)
+    ]
+    if as_json:
+        print_json({"schema": 1, "runs": [_row(run) for run in found]})
+        return 0
+    if not found:
+        click.echo("No runs yet.")
+    for run in found:
+        click.echo(_line(run))
+    return 0
+
+
+def _line(run: Run) -> str:
     from diag.report.text import one_line
 
-    rows: list[dict[str, Any]] = []
-    for folder in reversed(resume.list_folders()):
-        try:
-            rows.append(_row(resume.load(folder.name)))
-        except DiagError as error:
-            empty: dict[str, Any] = {"host": None, "hosts": [], "plan": None, "trials": 0}
-            rows.append({"run": folder.name, **empty, "ended": error.what})
-    if as_json:
-        print_json({"schema": 1, "runs": rows})
-        return 0
-    if not rows:
-        click.echo("No runs yet.")
-    out = console()
-    for row in rows:
-        where = row["host"] or "this machine"
-        text = f"{row['run']}  {where:12} {row['plan'] or '?':20} {row['trials']:3} trials  {row['ended']}"
-        out.print(one_line(text, 160))
-    return 0
+    where = ", ".join(run.hosts) or "this machine"
+    count = f"{run.steps} steps" if run.program == "playbook" else f"{run.trials} trials" if run.trials else ""
+    culprit = f": {run.culprit}" if run.culprit else ""
+    text = f"{run.run}  {run.program:8} {where:14} {run.name:20} {count:>11}  {run.ended}{culprit}"
+    return one_line(text, 160)
 
 
 @runs.command()
 @click.argument("run")
 @JSON
 def show(run: str, as_json: bool) -> int:
-    """Replay the reasoning of RUN: why each trial was made, and what it showed."""
-    from diag.bisect import resume
-    from diag.report.bisect import OUTCOME_STYLE, trial_line
+    """Replay the reasoning of RUN: why each trial was made, or each step, and what it showed."""
+    from diag.bisect.trial import Trial
+    from diag.records import runs as records
     from diag.report.text import visible
 
-    earlier = resume.load(run)
+    found = records.whole(run, warn=warn)
     if as_json:
-        print_json({"schema": 1, **_row(earlier), "entries": [trial.to_json() for trial in earlier.trials]})
+        print_json(
+            {
+                "schema": 1,
+                **_row(found.run),
+                "entries": [Trial.from_json(found.read(trial.line)).to_json() for trial in found.trials],
+                "steps": [_step(found, step.line) for step in found.steps],
+            }
+        )
         return 0
     out = console()
-    where = ", ".join(earlier.hosts) or "this machine"
-    out.print(visible(f"{run}: {earlier.start['plan_name']} on {where}"), style="bold")
-    bad = dict(earlier.trials[1].config) if len(earlier.trials) > 1 else {}
-    for trial in earlier.trials:
-        on = f" · {trial.host}" if len(earlier.hosts) > 1 else ""
-        out.print(visible(f"{trial.number:3}{on} · {trial.purpose}"), style="dim")
-        out.print(visible(f"    {trial_line(trial, {**trial.config, **bad})}"), style=OUTCOME_STYLE[trial.outcome])
-        for warning in (*_notes(trial), *trial.warnings):
-            out.print(visible(f"    {warning}"), style="yellow")
-    for host, why in earlier.left_out.items():
+    out.print(visible(f"{run}: {found.run.name} on {', '.join(found.run.hosts) or 'this machine'}"), style="bold")
+    for style, line in (*_trials(found), *_steps(found)):
+        out.print(visible(line), style=style)
+    for host, why in found.left_out.items():
         out.print(visible(f"{host} was left out: {why}"), style="yellow")
-    out.print(visible(f"ended: {earlier.ended}"))
-    if earlier.finished is None:
-        out.print(f"next: diag bisect --resume {run}")
+    out.print(visible(f"ended: {found.run.ended}"))
+    if found.run.verdict is None and not found.run.held:
+        out.print(_go_on(found.run))
     return 0
+
+
+def _go_on(run: Run) -> str:
+    if run.program == "probe":
+        return "next: probe it again"
+    return f"next: diag {'playbook resume' if run.program == 'playbook' else 'bisect --resume'} {run.run}"
+
+
+def _trials(found: Whole) -> Iterator[tuple[str, str]]:
+    from diag.bisect.trial import Trial
+    from diag.report.bisect import OUTCOME_STYLE, trial_line
+
+    bad = dict(found.trials[1].config) if len(found.trials) > 1 else {}
+    for row in found.trials:
+        trial = Trial.from_json(found.read(row.line))
+        on = f" · {trial.host}" if len(found.run.hosts) > 1 else ""
+        yield "dim", f"{trial.number:3}{on} · {trial.purpose}"
+        yield OUTCOME_STYLE[trial.outcome], f"    {trial_line(trial, {**trial.config, **bad})}"
+        for warning in (*_notes(trial), *trial.warnings):
+            yield "yellow", f"    {warning}"
 
 
 def _notes(trial: Trial) -> Iterator[str]:
@@ -87,28 +119,67 @@ def _notes(trial: Trial) -> Iterator[str]:
         yield f"signature: {trial.signature}"
 
 
+STATE_STYLE = {"failed": "red", "undone": "yellow", "skipped": "dim", "begun": "dim", "done": "green"}
+
+
+def _steps(found: Whole) -> Iterator[tuple[str, str]]:
+    for step in found.steps:
+        if step.state != "begun":
+            took = f"{step.seconds:7.1f} s" if step.seconds is not None else " " * 9
+            yield STATE_STYLE.get(step.state, ""), f"{step.state:8} {took}  {step.step} ({step.kind})"
+
+
+def _step(found: Whole, line: int) -> dict[str, Any]:
+    entry = found.read(line)
+    return {name: entry.get(name) for name in ("id", "step", "state", "seconds", "at_unix", "result")}
+
+
 @runs.command()
 @click.argument("run")
 def rm(run: str) -> int:
     """Remove RUN and its journal. Refused while it is being worked on."""
     import shutil
 
-    from diag.bisect import resume
     from diag.journal import Journal
+    from diag.records import runs as records
 
-    earlier = resume.load(run)
-    with Journal.reopen(earlier.folder, run):
-        shutil.rmtree(earlier.folder)
-    click.echo(f"removed {earlier.folder}")
+    folder = records.folder_of(run)
+    if not (folder / "journal.jsonl").is_file():
+        records.whole(run, warn=warn)  # says that it is not there, and what is near
+    with Journal.reopen(folder, run):
+        shutil.rmtree(folder)
+    click.echo(f"removed {folder}")
     return 0
 
 
-def _row(earlier: Earlier) -> dict[str, Any]:
+@runs.command()
+@JSON
+def rebuild(as_json: bool) -> int:
+    """Make the record of all runs anew from their journals. Needed only where somebody changed one by hand."""
+    from diag.records import runs as records
+    from diag.records import store
+
+    store.remove()
+    found = records.listed(warn=warn)
+    trials = sum(run.trials for run in found)
+    if as_json:
+        print_json({"schema": 1, "runs": [_row(run) for run in found]})
+    else:
+        click.echo(f"{len(found)} runs with {trials} trials read from their journals")
+    return 0
+
+
+def _row(run: Run) -> dict[str, Any]:
     return {
-        "run": earlier.run_id,
-        "host": earlier.start["host"],
-        "hosts": list(earlier.hosts),
-        "plan": earlier.start["plan_name"],
-        "trials": len(earlier.trials),
-        "ended": earlier.ended,
+        "run": run.run,
+        "program": run.program,
+        "name": run.name,
+        "host": ", ".join(run.hosts) or None,
+        "hosts": list(run.hosts),
+        "plan": run.name if run.program == "bisect" else None,
+        "trials": run.trials,
+        "began_unix": run.began_unix,
+        "ended_unix": run.ended_unix,
+        "ended": run.ended,
+        "culprit": run.culprit,
     }
