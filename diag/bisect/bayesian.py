@@ -117,13 +117,13 @@ class BayesianSearch:
         rest = 0 if not self.confirm else 2 if view.exact else stopping.HOLD_OUTS
         return len(trials) + ends + math.ceil(share / bits_a_trial) + rest
 
-    def leader(self, trials: Sequence[Trial]) -> tuple[Hypothesis, float] | None:
-        """What explains the trials best, and its share of what is possible; None before both ends are known."""
+    def standing(self, trials: Sequence[Trial], most: int = 1) -> tuple[tuple[Hypothesis, float], ...]:
+        """Nothing before both ends are known."""
         evidence = evidence_of(self.model.space, trials)
         if self._opening(trials, evidence) is not None:
-            return None
-        view = self.model.view(trials, evidence)
-        return self.model.hypotheses[view.leader], float(view.weight[view.leader])
+            return ()
+        weight = self.model.view(trials, evidence).weight
+        return tuple((self.model.hypotheses[i], float(weight[i])) for i in np.argsort(-weight, kind="stable")[:most])
 
     def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
         """Where the search looks for information: jointly, over all outcomes of what runs. Where it confirms, or opens:

@@ -113,9 +113,11 @@ class Search(Protocol):
 
 @runtime_checkable
 class Leads(Protocol):
-    """A search that says, for those who wait, what it holds likeliest so far."""
+    """A search that says, for those who wait and for the report, what it holds likely so far."""
 
-    def leader(self, trials: Sequence[Trial]) -> tuple[Hypothesis, float] | None: ...
+    def standing(self, trials: Sequence[Trial], most: int = 1) -> tuple[tuple[Hypothesis, float], ...]:
+        """The likeliest `most` with their share of what is possible; none while nothing can be said."""
+        ...
 
 
 class BothEnds:

@@ -41,9 +41,9 @@ class RefinedSearch:
         before = self._before(trials)
         return self.inner.expected_trials(before) if len(before) == len(trials) else len(trials) + 1
 
-    def leader(self, trials: Sequence[Trial]) -> tuple[Hypothesis, float] | None:
-        """What the search before the sweep holds likeliest."""
-        return self.inner.leader(self._before(trials)) if isinstance(self.inner, Leads) else None
+    def standing(self, trials: Sequence[Trial], most: int = 1) -> tuple[tuple[Hypothesis, float], ...]:
+        """As the search before the sweep sees it."""
+        return self.inner.standing(self._before(trials), most) if isinstance(self.inner, Leads) else ()
 
     def _before(self, trials: Sequence[Trial]) -> list[Trial]:
         return list(itertools.takewhile(lambda t: not t.purpose.startswith(SWEEP), trials))

@@ -20,6 +20,9 @@ from diag.bisect.trial import Outcome, Trial
 from diag.errors import DiagError, Interrupted
 from diag.journal import Journal
 
+STANDING = 8
+"""Explanations whose share is written down after each trial."""
+
 
 class Listener(Protocol):
     """Told what happens while it happens; shows it to whoever waits. `waits_for` is called from any thread."""
@@ -60,6 +63,7 @@ def run(
     start: Mapping[str, Any],
     done: Sequence[Trial] = (),
     left_out: Mapping[str, str] | None = None,
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
     ends_early: Callable[[Sequence[Trial]], Verdict | None] = lambda trials: None,
 ) -> Result:
     """Run to a verdict. Whatever ends it early, nothing that was started stays behind.
@@ -68,10 +72,13 @@ def run(
     start: what the journal's first line says besides the run's id: host, plan, rules.
     done: trials of an earlier session of this run, which are not tried again.
     left_out: hosts that could not be reached to begin with, and why.
+    facts: what each host says of itself, for the report.
     ends_early: asked after each trial; a verdict of its own ends the run.
     """
     began = time.monotonic()
     journal.write("resumed" if done else "start", run_id=journal.run_id, trials=len(done), **start)
+    for host, document in (facts or {}).items():
+        journal.write("facts", host=host, document=document)
     shift = _Shift(search, executor, journal, listener, good, list(done), ends_early)
     try:
         for host, why in (left_out or {}).items():
@@ -206,10 +213,12 @@ class _Shift:
         if not isinstance(self.search, Leads):
             return
         evidence = self.evidence
-        found = self.search.leader(evidence)
-        if found is not None:
-            leader, share = found
+        standing = self.search.standing(evidence, STANDING)
+        if standing:
+            leader, share = standing[0]
             rest = max(0, self.search.expected_trials(evidence) - len(evidence))
+            told = [[one.name, round(weight, 4)] for one, weight in standing]
+            self.journal.write("outlook", after=len(self.trials), standing=told, rest=rest)
             self.listener.outlook(leader.name, share, rest)
 
     # taking in

@@ -153,7 +153,8 @@ class Bench:
         return journal.read(self.journal.path) if self.journal is not None else []
 
     def kinds(self) -> list[str]:
-        return [entry["kind"] for entry in self.entries()]
+        """Without what was held likely after each trial."""
+        return [entry["kind"] for entry in self.entries() if entry["kind"] != "outlook"]
 
     # what a listener is told
 

@@ -141,13 +141,14 @@ class FirstBadSearch:
         # With chance a trial settles about half a bit, and the end is confirmed.
         return len(trials) + ahead + (math.ceil(bits) if exact else math.ceil(2 * bits) + 3)
 
-    def leader(self, trials: Sequence[Trial]) -> tuple[FirstBad, float] | None:
-        """What is likeliest so far; None before there is something to find."""
+    def standing(self, trials: Sequence[Trial], most: int = 1) -> tuple[tuple[FirstBad, float], ...]:
+        """Nothing before there is something to find; the likeliest is what the search would name."""
         view = self._view(trials)
         if not any(one.failed for one in view.at(self.axis.bad)):
-            return None
+            return ()
         step, _ = self._decide(view, (), 1)
-        return self.axis.first_bad(step.culprit), float(step.weight[step.culprit])
+        places = sorted(np.flatnonzero(step.weight > 0), key=lambda at: (at != step.culprit, -step.weight[at]))
+        return tuple((self.axis.first_bad(int(at)), float(step.weight[at])) for at in places[:most])
 
     # what the trials say
 

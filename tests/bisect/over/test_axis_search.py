@@ -272,8 +272,8 @@ def test_hosts_that_end_in_any_order_come_to_the_same(axis: Axis, data: st.DataO
     assert pending == []
     assert steps.culprit is not None
     assert steps.culprit.members[0].bad == f"c{first_bad}"
-    assert search.leader(trials)[0] == steps.culprit  # type: ignore[index]
-    assert search.leader([]) is None
+    assert search.standing(trials)[0][0] == steps.culprit
+    assert search.standing([]) == ()
 
 
 def test_what_is_pending_is_not_tried_again_and_no_verdict_comes_before_it() -> None:
