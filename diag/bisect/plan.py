@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import shlex
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,7 +19,7 @@ from diag import bundle, yamlfile
 from diag.bisect.expr import Expression, ExpressionError, Value, parse
 from diag.bisect.space import ASK_MINUTES, Apply, Constraint, Derived, Factor, How, Space, describe, same
 from diag.errors import UsageError
-from diag.serving import sglang
+from diag.serving.engine import Engine, engine_of, read_path
 from diag.verdict import prompts
 
 # No .nan, which is not even the same level as itself; no integer of thousands of digits, which cannot be written.
@@ -54,8 +54,9 @@ class FactorSpec(_Strict):
     is the trial: it finds every level in its environment).
 
     flag: `--flag LEVEL`. switch: `--switch` where the level is true. switch_off: `--switch_off` where it is false
-    (`--disable-cuda-graph` for a factor called cuda_graph). env: a variable of the server's environment. request: a
-    sampling parameter of every request, or `concurrency`; another level of it takes no new server.
+    (`--disable-cuda-graph` for a factor called cuda_graph); both may be several words, as one would type them. env: a
+    variable of the server's environment. request: a sampling parameter of every request, or `concurrency`; another
+    level of it takes no new server.
     reads: where /server_info reports it, if not under the flag's own name. minutes: what another level costs.
     sweep: whether numbers between and beyond its levels may be tried to find the rule behind an accused one.
     """
@@ -91,7 +92,7 @@ class PlanFile(_Strict):
     kind: Literal["bisect"] = "bisect"
     name: str = ""
     title: str = ""
-    engine: Literal["sglang"] = "sglang"
+    engine: Literal["sglang", "vllm"] = "sglang"
     command: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
     trial: str | None = Field(default=None, min_length=1)
     trial_timeout_s: float = Field(default=1800, gt=0, le=86400)
@@ -137,18 +138,22 @@ class Plan:
         wanted = {name for word in self.spec.command for name in _placeholders(word)}
         return wanted - {"port"}
 
+    @property
+    def engine(self) -> Engine:
+        return engine_of(self.spec.engine)
+
     def reported(self, info: Mapping[str, object]) -> dict[str, Value]:
         """Factor levels and read-backs as the running server tells them."""
         values: dict[str, Value] = {}
         for factor in self.space.factors:
             path = self.spec.factors[factor.name].reads
-            if path is None and factor.how not in ("env", "request"):
-                path = sglang.field_of_flag(factor.target)
-            value = sglang.read_path(info, path) if path is not None else None
+            if path is None and factor.words:
+                path = self.engine.field_of_flag(factor.words[0].split("=")[0])
+            value = read_path(info, path) if path is not None else None
             if value is not None:
                 values[factor.name] = _level_of(factor, value)
         for name, path in self.spec.reads.items():
-            value = sglang.read_path(info, path)
+            value = read_path(info, path)
             if isinstance(value, bool | int | float | str):
                 values[name] = value
         return values
@@ -222,6 +227,8 @@ def _problems(document: yamlfile.Document, spec: PlanFile, *, served: bool) -> I
             and not all(isinstance(level, bool) for level in (factor.good, factor.bad, *factor.levels))
         ):
             yield f"{document.at(where)}: the levels of a switch are true and false"
+        elif given and given[0] in ("switch", "switch_off") and not _splits(factor.switch or factor.switch_off or ""):
+            yield f"{document.at(where)}: a quotation mark is not closed"
         elif (wrong := _wrong_request(factor)) is not None:
             yield f"{document.at(where)}: {wrong}"
     if all(same(f.good, f.bad) for f in spec.factors.values()):
@@ -232,6 +239,13 @@ def _problems(document: yamlfile.Document, spec: PlanFile, *, served: bool) -> I
         yield f"{document.at(('command',))}: 'command' is missing: what starts the server (or give --trial-cmd)"
     elif served and "port" not in {n for word in spec.command for n in _placeholders(word)}:
         yield f"{document.at(('command',))}: the command must take the port that is chosen for it: --port {{port}}"
+
+
+def _splits(words: str) -> bool:
+    try:
+        return bool(shlex.split(words))
+    except ValueError:
+        return False
 
 
 def _wrong_request(factor: FactorSpec) -> str | None:
@@ -303,8 +317,19 @@ def _fill(word: str, fills: Mapping[str, str]) -> str:
 def _level_of(factor: Factor, value: object) -> Value:
     """A reported value as a level of this factor."""
     if factor.how in ("switch", "switch_off"):
-        return bool(value) is (factor.how == "switch")
+        return _is_on(factor.words, value) is (factor.how == "switch")
     for level in factor.levels:
         if str(level) == str(value):
             return level
     return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _is_on(words: Sequence[str], value: object) -> bool:
+    """Whether a reported value is what a switch sets. One that is `--no-x` sets x to false; one with a value sets that,
+    which a server may report as a whole section."""
+    flag, equals, given = words[0].partition("=")
+    if not equals and len(words) > 1 and not words[1].startswith("--"):
+        given = words[1]
+    if not given or isinstance(value, Mapping | list):
+        return bool(value) is not flag.startswith("--no-")
+    return str(value) == given

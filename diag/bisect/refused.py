@@ -39,7 +39,7 @@ def read(log: Sequence[str], space: Space) -> Refusal | None:
 
 
 def _whose(flags: Sequence[str], space: Space) -> Iterator[str]:
-    owners = {factor.target: factor.name for factor in space.factors}
+    owners = {word.split("=")[0]: factor.name for factor in space.factors for word in factor.words}
     for flag in flags:
         name = owners.get(flag.split("=")[0])
         yield f"{flag} (factor '{name}')" if name is not None else f"{flag} (in the plan's command)"

@@ -12,6 +12,7 @@ derived factor that can be computed from that. Evidence is about effective value
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -31,6 +32,7 @@ ASK_MINUTES = 0.5
 class Factor:
     """how: flag (`NAME level`), switch (NAME present when true), switch_off (NAME present when false), env, trial
     (nothing of a server's: a trial command reads it from its environment), or request (a parameter of the requests).
+    What a switch puts there may be several words, as one would type them.
 
     levels: every level a trial may use; holds good and bad, which are the same for a factor that only separates
     explanations (a level that neither end uses).
@@ -64,12 +66,16 @@ class Factor:
     def suspect(self) -> bool:
         return not same(self.good, self.bad)
 
+    @property
+    def words(self) -> list[str]:
+        """Of the command line, a flag's level left out; [] where it is not set there."""
+        return shlex.split(self.target) if self.how in ("flag", "switch", "switch_off") else []
+
     def argv(self, level: Value) -> list[str]:
         """What this level adds to the command line."""
         if self.how == "flag":
-            return [self.target, str(level)]
-        wanted = self.how == "switch"
-        return [self.target] if self.how in ("switch", "switch_off") and bool(level) is wanted else []
+            return [*self.words, str(level)]
+        return self.words if bool(level) is (self.how == "switch") else []
 
     def env(self, level: Value) -> dict[str, str]:
         return {self.target: str(int(level)) if isinstance(level, bool) else str(level)} if self.how == "env" else {}

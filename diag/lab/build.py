@@ -18,27 +18,36 @@ from diag.source import wheels
 
 Say = Callable[[str], None]
 
-# The engine is unpacked, not imported: where the host's own command line asks for `-m sglang.launch_server`, and
-# only there, the lab's launcher answers under that name. Any other import of sglang finds the real files.
+# The engine is unpacked, not imported: where the host's own command line asks for `-m sglang.launch_server` (or for
+# vLLM's server, whose place the same program takes), and only there, the lab's launcher answers under that name. Any
+# other import of sglang finds the real files.
 _HOOK = """\
 import importlib.machinery, importlib.util, sys
 
-ASKED = "sglang.launch_server"
+ASKED = ("sglang.launch_server", "vllm.entrypoints.openai.api_server")
 LAUNCHER = {launcher!r}
 
 
 class Finder:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name == "sglang":
+        if any(asked.startswith(name + ".") for asked in ASKED):
             return importlib.machinery.ModuleSpec(name, None, is_package=True)
-        if name == ASKED:
+        if name in ASKED:
             return importlib.util.spec_from_file_location(name, LAUNCHER)
         return None
 
 
-if ASKED in sys.orig_argv[1:4]:
+if set(ASKED) & set(sys.orig_argv[1:4]):
     sys.meta_path.insert(0, Finder)
+"""
+
+# `vllm serve`, as the package would install it.
+_SCRIPT = """\
+#!{python}
+import runpy, sys
+
+runpy.run_path({launcher!r}, run_name="__main__")
 """
 
 
@@ -46,15 +55,22 @@ def build_environment(lab: Lab, say: Say) -> None:
     """A virtual environment whose site-packages holds the unpacked wheel and its RECORD."""
     if not lab.python.exists():
         venv.EnvBuilder(with_pip=False, symlinks=True).create(lab.venv)
+    write_launchers(lab)
+    unpack_engine(lab, say)
+
+
+def write_launchers(lab: Lab) -> None:
+    """What answers to the engines' start lines. Of a lab that an older diag built, they are renewed."""
     site_packages = lab.site_packages
-    (site_packages / "_diag_lab_hook.py").write_text(
-        _HOOK.format(launcher=str(Path(__file__).with_name("engine") / "launch_server.py"))
-    )
+    launcher = str(Path(__file__).with_name("engine") / "launch_server.py")
+    (site_packages / "_diag_lab_hook.py").write_text(_HOOK.format(launcher=launcher))
+    script = lab.python.with_name("vllm")
+    script.write_text(_SCRIPT.format(python=lab.python, launcher=launcher))
+    script.chmod(0o755)
     # The lab's launcher and what it needs (torch, transformers) come from the environment that diag runs in.
     borrowed = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     borrowed[str(Path(diag.__file__).resolve().parents[1])] = None
     (site_packages / "_diag_lab.pth").write_text("\n".join([*borrowed, "import _diag_lab_hook", ""]))
-    unpack_engine(lab, say)
 
 
 def unpack_engine(lab: Lab, say: Say) -> None:

@@ -67,6 +67,7 @@ def up(lab: Lab, say: Say) -> LabStatus:
     if not now.built:
         build.build_environment(lab, say)
         lab.write_state(engine=f"sglang {SGLANG_VERSION}", model=str(model), built=True)
+    build.write_launchers(lab)
     _fresh_keys(lab)
     _start_sshd(lab, say)
     _write_inventory(lab)

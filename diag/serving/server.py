@@ -15,26 +15,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from diag.errors import DiagError, HostProgramFailed
+from diag.errors import DiagError, HostProgramFailed, ServerNotHealthy
 from diag.hosts import courier, http
 from diag.hosts.transport import Transport
-from diag.serving import sglang
-from diag.serving.client import Client
+from diag.serving.client import Client, Prompt
+from diag.serving.engine import engine_of
 
 STOP_GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Launch:
-    """argv may hold "{port}"; port None lets the host choose a free one."""
+    """argv may hold "{port}"; port None lets the host choose a free one. engine: whose words it speaks; env goes over
+    what the engine itself wants there. ready_path: where that is not the engine's own."""
 
     argv: Sequence[str]
     run_id: str
     env: Mapping[str, str] = field(default_factory=dict)
     port: int | None = None
-    ready_path: str = sglang.READY_PATH
+    ready_path: str | None = None
     ready_timeout_s: float = 600.0
     log_lines: int = 20
+    engine: str = "sglang"
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,14 @@ def start(
 ) -> Iterator[Server]:
     """Start, wait until healthy, yield, stop. Raises PortInUse, ServerDied, ServerNotHealthy, LinkLost; in each case
     nothing that it started is left."""
+    engine = engine_of(launch.engine)
     args = {
         "argv": list(launch.argv),
-        "env": dict(launch.env),
+        "env": {**engine.environment(launch.argv), **launch.env},
         "cwd": None,
         "port": launch.port if launch.port is not None else "auto",
         "run_id": launch.run_id,
-        "ready": {"path": launch.ready_path, "deadline_s": launch.ready_timeout_s},
+        "ready": {"path": launch.ready_path or engine.ready_path, "deadline_s": launch.ready_timeout_s},
         "lease_s": 60,
         "stop_grace_s": STOP_GRACE_S,
         "log_lines": launch.log_lines,
@@ -79,6 +82,8 @@ def start(
     with courier.converse(transport, "supervise", args) as conversation:
         server = _wait_until_ready(transport, conversation, launch, on_progress)
         try:
+            if not engine.ready_generates:
+                _generate(server, transport.host.name)
             yield server
         finally:
             server.stopped.update(_stop(conversation))
@@ -99,13 +104,23 @@ def _wait_until_ready(
         if on_progress is not None:
             on_progress(Progress(phase, time.monotonic() - started_at, str(event.get("last_log") or "")))
         if phase == "ready":
-            client = Client(http.http_client(transport, port))
+            client = engine_of(launch.engine).client(http.http_client(transport, port))
             return Server(port, pid, float(event["after_s"]), client, halt=lambda: _ask_to_stop(conversation))
     ended = conversation.end.document if conversation.end is not None else {}
     raise HostProgramFailed(
         f"The supervisor on {transport.host.name} ended before the server was ready: {ended.get('reason')}.",
         next="Something on the host stopped it: look at who sent it a signal.",
     )
+
+
+def _generate(server: Server, host: str) -> None:
+    """One token: a health path that only tells that the engine lives is not enough."""
+    answer = server.client.generate(Prompt("ready", "Hi"), 1)
+    if answer.error:
+        raise ServerNotHealthy(
+            f"The server on {host} says that it is healthy, and generates nothing: {answer.error}.",
+            next="Look at its log: diag server logs.",
+        )
 
 
 def _ask_to_stop(conversation: courier.Conversation) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import httpx
+
+    from diag.serving.client import Client
 
 READY_PATH = "/health_generate"
 
@@ -11,19 +17,25 @@ READY_PATH = "/health_generate"
 INFO_PATHS = ("/server_info", "/get_server_info")
 
 
-def field_of_flag(flag: str) -> str:
-    """The name under which /server_info reports a flag: `--speculative-eagle-topk` -> `speculative_eagle_topk`."""
-    return flag.removeprefix("--").replace("-", "_")
+@dataclass(frozen=True)
+class Sglang:
+    """See `diag.serving.engine.Engine`. Its health path answers only after a token was generated."""
+
+    name: str = "sglang"
+    ready_path: str = READY_PATH
+    ready_generates: bool = True
+
+    def client(self, http: httpx.Client) -> Client:
+        from diag.serving.client import Client
+
+        return Client(http)
+
+    def field_of_flag(self, flag: str) -> str:
+        """/server_info reports every flag: `--speculative-eagle-topk` -> `speculative_eagle_topk`."""
+        return flag.removeprefix("--").replace("-", "_")
+
+    def environment(self, argv: Sequence[str]) -> Mapping[str, str]:
+        return {}
 
 
-def read_path(info: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path, numbers index lists: `internal_states.0.verify.padded_rows`. None if absent."""
-    value: Any = info
-    for part in path.split("."):
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return None
-    return value
+SGLANG = Sglang()

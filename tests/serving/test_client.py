@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.serving import sglang
+from diag.serving import engine
 from diag.serving.client import IMPOSSIBLE_NATS, Client, Prompt, scores_from
+from diag.serving.sglang import SGLANG
 from diag.verdict.compare import Score
 
 # Shapes as SGLang 0.5.12 gives them; numbers made up.
@@ -209,8 +210,8 @@ def test_the_information_page_under_its_new_and_its_old_name() -> None:
     ],
 )
 def test_dotted_paths(path: str, value: Any) -> None:
-    assert sglang.read_path({"a": {"b": [{"c": 0}, 5]}}, path) == value
+    assert engine.read_path({"a": {"b": [{"c": 0}, 5]}}, path) == value
 
 
 def test_the_field_of_a_flag() -> None:
-    assert sglang.field_of_flag("--speculative-eagle-topk") == "speculative_eagle_topk"
+    assert SGLANG.field_of_flag("--speculative-eagle-topk") == "speculative_eagle_topk"

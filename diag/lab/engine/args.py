@@ -88,18 +88,31 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--device", choices=["cpu"], default="cpu")
     p.add_argument("--trust-remote-code", action="store_true")
     p.add_argument("--skip-server-warmup", action="store_true")
-    # Lab only: a fault that is known to be there (faults.py).
+    p.add_argument("--disable-overlap-schedule", action="store_true")
+    p.add_argument("--disable-piecewise-cuda-graph", action="store_true")
+    p.add_argument("--disable-custom-all-reduce", action="store_true")
+    p.add_argument("--kv-cache-dtype", choices=["auto"], default="auto")
+    p.add_argument("--page-size", type=int, choices=[1], default=1)
+    add_lab_flags(p)
+    return p
+
+
+def add_lab_flags(p: argparse.ArgumentParser) -> None:
+    """Lab only: a fault that is known to be there (faults.py)."""
     p.add_argument("--lab-fault", choices=sorted(FAULTS), default="")
     p.add_argument("--lab-fault-chance", type=float, default=1.0)
     p.add_argument("--lab-fault-above", type=int, default=0)
     p.add_argument("--lab-fault-past", type=int, default=0)
-    return p
 
 
 def parse(argv: Sequence[str]) -> ServerArgs:
     """Exits with status 2 and a usage line, as argparse does, on a flag or value that is not accepted."""
     parser = _parser()
-    raw = parser.parse_args(argv)
+    return resolved(parser, parser.parse_args(argv))
+
+
+def resolved(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> ServerArgs:
+    """raw: by SGLang's names, whatever the flags were. What does not go together ends as argparse ends."""
     if raw.max_running_requests < 1:
         parser.error("--max-running-requests must be at least 1")
     if not 0 <= raw.lab_fault_chance <= 1:

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from diag.lab.engine.args import ServerArgs
-from diag.lab.engine.scheduler import LogProb, Request, Scheduler
+from diag.lab.engine.scheduler import Request, Scheduler
 
 
 class BadRequest(ValueError):
@@ -29,7 +29,12 @@ class Api:
         self._asked = 0
 
     def app(self) -> Starlette:
-        routes: list[tuple[str, str, Callable[[HttpRequest], Any]]] = [
+        return Starlette(
+            routes=[Route(path, _guarded(handler), methods=[method]) for method, path, handler in self.routes()],
+        )
+
+    def routes(self) -> list[tuple[str, str, Callable[[HttpRequest], Any]]]:
+        return [
             ("GET", "/health", self.health_generate),
             ("GET", "/health_generate", self.health_generate),
             ("GET", "/server_info", self.server_info),
@@ -43,9 +48,6 @@ class Api:
             ("POST", "/v1/completions", self.completions),
             ("POST", "/v1/chat/completions", self.chat_completions),
         ]
-        return Starlette(
-            routes=[Route(path, _guarded(handler), methods=[method]) for method, path, handler in routes],
-        )
 
     # state
 
@@ -79,7 +81,7 @@ class Api:
     # generation
 
     async def generate(self, http: HttpRequest) -> Response:
-        body = await _json_object(http)
+        body = await json_object(http)
         prompts, single = self._prompts(body)
         params = body.get("sampling_params") or {}
         each = params if isinstance(params, list) else [params] * len(prompts)
@@ -94,22 +96,23 @@ class Api:
             }
             for ids in prompts
         ]
+        with_text = bool(body.get("return_text_in_logprobs"))
         done = await asyncio.gather(*(self._run(p, s, **o) for p, s, o in zip(prompts, each, options, strict=True)))
-        answers = [self._generate_answer(request) for request in done]
+        answers = [self._generate_answer(request, with_text) for request in done]
         return JSONResponse(answers[0] if single else answers)
 
     async def completions(self, http: HttpRequest) -> Response:
-        body = await _json_object(http)
+        body = await json_object(http)
         prompts, _ = self._prompts({"text": body.get("prompt")})
-        done = await asyncio.gather(*(self._run(ids, _openai_params(body)) for ids in prompts))
+        done = await asyncio.gather(*(self._run(ids, openai_params(body)) for ids in prompts))
         choices = [
-            {"index": i, "text": self._text(r), "logprobs": None, "finish_reason": _openai_reason(r)}
+            {"index": i, "text": self._text(r), "logprobs": None, "finish_reason": openai_reason(r)}
             for i, r in enumerate(done)
         ]
         return JSONResponse(self._openai("text_completion", "cmpl", choices, done))
 
     async def chat_completions(self, http: HttpRequest) -> Response:
-        body = await _json_object(http)
+        body = await json_object(http)
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise BadRequest("messages: a list with at least one message is needed")
@@ -119,13 +122,13 @@ class Api:
                 rendered = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # the template is data of the model; whatever it raises is the request's fault
             raise BadRequest(f"messages: the chat template refused them: {error}") from None
-        done = [await self._run(self.tokenizer.encode(rendered), _openai_params(body))]
+        done = [await self._run(self.tokenizer.encode(rendered), openai_params(body))]
         choices = [
             {
                 "index": 0,
                 "message": {"role": "assistant", "content": self._text(done[0])},
                 "logprobs": None,
-                "finish_reason": _openai_reason(done[0]),
+                "finish_reason": openai_reason(done[0]),
             }
         ]
         return JSONResponse(self._openai("chat.completion", "chatcmpl", choices, done))
@@ -198,12 +201,16 @@ class Api:
 
     # answers
 
+    def _piece(self, token: int) -> str:
+        piece: str = self.tokenizer.decode([token])
+        return piece
+
     def _text(self, request: Request) -> str:
         ids = self.scheduler.fault.detokenised(request.output_ids, self.scheduler.model.vocab_size)
         text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
-    def _generate_answer(self, request: Request) -> dict[str, Any]:
+    def _generate_answer(self, request: Request, with_text: bool) -> dict[str, Any]:
         meta: dict[str, Any] = {
             "finish_reason": request.finish_reason,
             "prompt_tokens": len(request.input_ids),
@@ -218,16 +225,17 @@ class Api:
             meta["spec_accept_length"] = drafted / request.verify_steps if request.verify_steps else None
         if request.logprob_start_len is not None:
             for side, scores in (("input", request.input_logprobs), ("output", request.output_logprobs)):
-                meta[f"{side}_token_logprobs"] = [[s.value, s.token, None] for s in scores]
-                meta[f"{side}_top_logprobs"] = [_top(s) for s in scores]
+                piece = self._piece if with_text else _no_text
+                meta[f"{side}_token_logprobs"] = [[s.value, s.token, piece(s.token)] for s in scores]
+                meta[f"{side}_top_logprobs"] = [[[v, t, piece(t)] for v, t in s.top] or None for s in scores]
         return {"text": self._text(request), "output_ids": request.output_ids, "meta_info": meta}
 
 
-def _top(score: LogProb) -> list[list[Any]] | None:
-    return [[value, token, None] for value, token in score.top] or None
+def _no_text(token: int) -> None:
+    return None
 
 
-def _openai_params(body: dict[str, Any]) -> dict[str, Any]:
+def openai_params(body: dict[str, Any]) -> dict[str, Any]:
     if body.get("stream"):
         raise BadRequest("stream: this server does not stream")
     limit = body.get("max_completion_tokens", body.get("max_tokens"))
@@ -235,11 +243,11 @@ def _openai_params(body: dict[str, Any]) -> dict[str, Any]:
     return params if limit is None else {**params, "max_new_tokens": limit}
 
 
-def _openai_reason(request: Request) -> str:
+def openai_reason(request: Request) -> str:
     return (request.finish_reason or {}).get("type", "stop")
 
 
-async def _json_object(http: HttpRequest) -> dict[str, Any]:
+async def json_object(http: HttpRequest) -> dict[str, Any]:
     try:
         body = await http.json()
     except ValueError as error:

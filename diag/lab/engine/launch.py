@@ -1,4 +1,4 @@
-"""`python -m sglang.launch_server ...` on the embedded host ends up here (see `diag.lab.build`)."""
+"""`python -m sglang.launch_server ...`, or vLLM's, on the embedded host ends up here (see `diag.lab.build`)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ import os
 import sys
 from importlib.metadata import PathDistribution
 from pathlib import Path
+from typing import Any, Literal
+
+Engine = Literal["sglang", "vllm"]
 
 log = logging.getLogger("launch_server")
 
 
-def main(site_packages: Path, argv: list[str]) -> None:
-    """Start the server for the engine installed in `site_packages`; returns when it is told to stop."""
+def main(site_packages: Path, argv: list[str], engine: Engine = "sglang") -> None:
+    """Start the server for the engine installed in `site_packages`; returns when it is told to stop. engine: whose
+    flags and HTTP it speaks; what computes is the same."""
     from diag.lab.engine import args as server_args
+    from diag.lab.engine import args_vllm
 
-    raw = server_args.parse(argv)  # before the slow imports: a wrong flag must be refused at once
+    # Before the slow imports: a wrong flag must be refused at once.
+    config: dict[str, Any] = {}
+    if engine == "vllm":
+        raw, config = args_vllm.parse(argv)
+    else:
+        raw = server_args.parse(argv)
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", stream=sys.stderr)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before torch or transformers import triton
@@ -30,6 +40,7 @@ def main(site_packages: Path, argv: list[str]) -> None:
     from diag.lab.engine.backend import InstalledBackend
     from diag.lab.engine.faults import draw
     from diag.lab.engine.http import Api, with_eos
+    from diag.lab.engine.http_vllm import VllmApi
     from diag.lab.engine.model import Model
     from diag.lab.engine.scheduler import Scheduler
 
@@ -66,7 +77,11 @@ def main(site_packages: Path, argv: list[str]) -> None:
         "index_kernels": kernels,
         "lab_fault_drawn": bool(fault.name),
     }
-    app = Api(args, scheduler, tokenizer, _version(site_packages), plan).app()
+    if engine == "vllm":
+        developer = os.environ.get("VLLM_SERVER_DEV_MODE") == "1"
+        app = VllmApi(args, scheduler, tokenizer, config, developer).app()
+    else:
+        app = Api(args, scheduler, tokenizer, _version(site_packages), plan).app()
     log.info("The server is fired up and ready to roll!")
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False)
 

@@ -1,4 +1,4 @@
-"""The file behind `python -m sglang.launch_server` in the lab's environment."""
+"""The file behind `python -m sglang.launch_server`, and vLLM's, in the lab's environment."""
 
 import sys
 import sysconfig
@@ -14,5 +14,13 @@ def installed() -> Path:
     return next(found, Path(sysconfig.get_path("purelib")))
 
 
+def start(argv: list[str]) -> None:
+    """By the word that started it: vLLM's module, its script, or else SGLang's."""
+    if argv[0].endswith("vllm") or "vllm.entrypoints.openai.api_server" in sys.orig_argv[1:4]:
+        main(installed(), argv[2:] if argv[1:2] == ["serve"] else argv[1:], "vllm")
+    else:
+        main(installed(), argv[1:])
+
+
 if __name__ == "__main__":
-    main(installed(), sys.argv[1:])
+    start(sys.argv)
