@@ -150,11 +150,17 @@ class Bench:
         return {"a": int(launch.argv[launch.argv.index("--a") + 1]), "b": int(launch.env["B"])}
 
     def entries(self) -> list[dict[str, Any]]:
+        """Without what was held likely after each trial, see `outlooks`."""
+        return [entry for entry in self._written() if entry["kind"] != "outlook"]
+
+    def outlooks(self) -> list[dict[str, Any]]:
+        return [entry for entry in self._written() if entry["kind"] == "outlook"]
+
+    def _written(self) -> list[dict[str, Any]]:
         return journal.read(self.journal.path) if self.journal is not None else []
 
     def kinds(self) -> list[str]:
-        """Without what was held likely after each trial."""
-        return [entry["kind"] for entry in self.entries() if entry["kind"] != "outlook"]
+        return [entry["kind"] for entry in self.entries()]
 
     # what a listener is told
 

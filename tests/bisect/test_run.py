@@ -63,6 +63,12 @@ def test_a_run_ends_with_the_culprit_and_every_trial_is_written_before_the_next_
     assert trials == [
         {**t, "schema": 1, "kind": "trial", "at_unix": e["at_unix"]} for t, e in zip(_json(bench), trials)
     ]
+    outlooks = bench.outlooks()
+    assert [one["after"] for one in outlooks] == list(range(2, count + 1))  # none before both ends are known
+    assert outlooks[-1]["standing"][0] == ["a=1", 1.0]
+    for one in outlooks:
+        shares = [share for _, share in one["standing"]]
+        assert shares == sorted(shares, reverse=True)
 
 
 def _json(bench: Bench) -> list[dict[str, Any]]:
