@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from diag.errors import PlanError, UsageError
 
@@ -59,14 +60,22 @@ def read(path: Path) -> Document:
 
 def validate(document: Document, model: type[ModelT]) -> ModelT:
     """Raises PlanError with every problem of the whole file."""
-    if not isinstance(document.data, dict):
-        raise _broken(document.path, 1, 1, "a mapping of keys to values is expected")
+    value, problems = checked(document, model, document.data)
+    if value is None:
+        raise problems_in(document.path, problems)
+    return value
+
+
+def checked(document: Document, model: type[ModelT], data: Any, where: Where = ()) -> tuple[ModelT | None, list[str]]:
+    """(the value, none) or (None, every problem): of `data`, a part of the file that stands at `where`."""
+    if not isinstance(data, dict):
+        what = "a mapping of keys to values is expected"
+        return None, [f"{document.at(where)}: {what}"]
     try:
-        return model.model_validate(document.data)
+        return model.model_validate(data), []
     except ValidationError as error:
         details = _told_once(error.errors(include_url=False))
-        problems = [_problem(document, model, detail) for detail in details]
-        raise problems_in(document.path, problems) from None
+        return None, [_problem(document, model, detail, where) for detail in details]
 
 
 def problems_in(path: Path, problems: list[str]) -> PlanError:
@@ -147,7 +156,8 @@ def _told_once(details: Sequence[Any]) -> list[Any]:
     return [d for d in details if d["type"] != "too_short" or d["loc"] not in wrong]
 
 
-def _problem(document: Document, model: type[BaseModel], detail: Any) -> str:
+def _problem(document: Document, model: type[BaseModel], detail: Any, base: Where = ()) -> str:
+    """base: where the model's own part of the file stands."""
     where = tuple(part for part in detail["loc"] if (isinstance(part, str | int)))
     message = str(detail["msg"])
     if detail["type"] == "extra_forbidden":
@@ -159,12 +169,12 @@ def _problem(document: Document, model: type[BaseModel], detail: Any) -> str:
         where = where[:-1]
     else:
         message = f"{'.'.join(map(str, where)) or 'file'}: {message.removeprefix('Value error, ')}"
-    return f"{document.at(_written(document, where))}: {message}"
+    return f"{document.at(_written(document, base, where))}: {message}"
 
 
-def _written(document: Document, where: Where) -> Where:
+def _written(document: Document, base: Where, where: Where) -> Where:
     """pydantic names members of unions in its paths; only what stands in the file has a place."""
-    path: Where = ()
+    path = base
     for part in where:
         if (*path, part) in document.marks:
             path = (*path, part)
@@ -177,10 +187,16 @@ def _names(model: type[BaseModel], where: Where) -> list[str]:
     for part in where:
         if current is None:
             return []
-        info = current.model_fields.get(str(part))
+        fields = {_written_as(name, info): info for name, info in current.model_fields.items()}
+        info = fields.get(str(part))
         if info is not None:
             current = _model_in(info.annotation)
-    return list(current.model_fields) if current is not None else []
+    return [_written_as(name, info) for name, info in current.model_fields.items()] if current is not None else []
+
+
+def _written_as(name: str, info: FieldInfo) -> str:
+    """A field by the key that it has in a file."""
+    return info.alias or name
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -2,6 +2,9 @@
 
 Numbers, strings, true and false, names, + - * // %, comparisons (chains too), and / or / not, parentheses.
 Nothing is called, indexed or looked up elsewhere, so an expression can do nothing but have a value.
+
+Over records, as playbooks have them, names may be of two words (`probe.faults`), which are one name here and nothing
+that is looked up, and values may be lists of strings: `"mask-indptr" in probe.faults`.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Value = bool | int | float | str
+Recorded = Value | tuple[str, ...]
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -28,6 +32,10 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
+}
+_WITHIN: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.In: lambda one, several: one in several,
+    ast.NotIn: lambda one, several: one not in several,
 }
 _CONSTANTS = {"true": True, "false": False}
 _MAX_LENGTH = 500
@@ -57,15 +65,15 @@ class Expression:
     names: frozenset[str]
     _tree: ast.expr = field(compare=False)
 
-    def value(self, names: Mapping[str, Value]) -> Value:
+    def value(self, names: Mapping[str, Recorded]) -> Value:
         """Raises CannotTell for a missing name or values that do not go together (a number and a string)."""
         value: Value = _value(self._tree, names)
         return value
 
-    def holds(self, names: Mapping[str, Value]) -> bool:
+    def holds(self, names: Mapping[str, Recorded]) -> bool:
         return bool(self.value(names))
 
-    def tells(self, names: Mapping[str, Value]) -> bool | None:
+    def tells(self, names: Mapping[str, Recorded]) -> bool | None:
         """The same, or None where it cannot be told from these values."""
         try:
             return self.holds(names)
@@ -73,8 +81,8 @@ class Expression:
             return None
 
 
-def parse(text: str) -> Expression:
-    """Raises ExpressionError, which says what is not allowed and where."""
+def parse(text: str, *, records: bool = False) -> Expression:
+    """Raises ExpressionError, which says what is not allowed and where. records: names of two words, and `in`."""
     if len(text) > _MAX_LENGTH:
         raise ExpressionError(f"longer than {_MAX_LENGTH} characters")
     try:
@@ -83,28 +91,30 @@ def parse(text: str) -> Expression:
         column = getattr(error, "offset", None) or 1
         raise ExpressionError(f"not an expression: {getattr(error, 'msg', error)}", column) from None
     names: set[str] = set()
-    _check(tree, names)
+    _check(tree, names, records)
     return Expression(text.strip(), frozenset(names), tree)
 
 
-def _check(node: ast.AST, names: set[str]) -> None:
+def _check(node: ast.AST, names: set[str], records: bool) -> None:
     match node:
         case ast.Constant(value=bool() | int() | float() | str()):
             pass
         case ast.Name(id=name):
             if name not in _CONSTANTS:
                 names.add(name)
+        case ast.Attribute(value=ast.Name(id=first), attr=second) if records:
+            names.add(f"{first}.{second}")
         case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
-            _check(left, names)
-            _check(right, names)
+            _check(left, names, records)
+            _check(right, names, records)
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
-            _check(operand, names)
+            _check(operand, names, records)
         case ast.BoolOp(values=values):
             for value in values:
-                _check(value, names)
-        case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARE for op in ops):
+                _check(value, names, records)
+        case ast.Compare(left=left, ops=ops, comparators=others) if all(_compares(op, records) for op in ops):
             for value in (left, *others):
-                _check(value, names)
+                _check(value, names, records)
         case _:
             column = getattr(node, "col_offset", 0) + 1
             raise ExpressionError(
@@ -113,13 +123,22 @@ def _check(node: ast.AST, names: set[str]) -> None:
             )
 
 
-def _value(node: ast.expr, names: Mapping[str, Value]) -> Any:
+def _compares(op: ast.cmpop, records: bool) -> bool:
+    return type(op) in _COMPARE or (records and type(op) in _WITHIN)
+
+
+def _value(node: ast.expr, names: Mapping[str, Recorded]) -> Any:
     match node:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
             if name in _CONSTANTS:
                 return _CONSTANTS[name]
+            if name not in names:
+                raise CannotTell(name)
+            return names[name]
+        case ast.Attribute(value=ast.Name(id=first), attr=second):
+            name = f"{first}.{second}"
             if name not in names:
                 raise CannotTell(name)
             return names[name]
@@ -136,7 +155,7 @@ def _value(node: ast.expr, names: Mapping[str, Value]) -> Any:
             a = _value(left, names)
             for comparison, other in zip(ops, others):
                 b = _value(other, names)
-                if not _apply(_COMPARE[type(comparison)], a, b):
+                if not _apply((_COMPARE | _WITHIN)[type(comparison)], a, b):
                     return False  # what follows in a chain does not matter then
                 a = b
             return True
@@ -145,6 +164,12 @@ def _value(node: ast.expr, names: Mapping[str, Value]) -> Any:
 
 
 def _apply(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    if function in _WITHIN.values():
+        if not isinstance(b, tuple):
+            raise CannotTell(f"{b!r} is not a list")
+        return function(a, b)
+    if isinstance(a, tuple) or isinstance(b, tuple):
+        raise CannotTell("a list is asked with `in` alone")
     if isinstance(a, str) != isinstance(b, str) and function not in (operator.eq, operator.ne):
         raise CannotTell(f"{a!r} and {b!r} do not go together")
     if isinstance(a, str) and function in (operator.sub, operator.mul, operator.floordiv, operator.mod):

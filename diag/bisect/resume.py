@@ -64,6 +64,7 @@ def load(run_id: str, root: Path | None = None) -> Earlier:
         entries = journal.read(folder / "journal.jsonl")
         if not entries or entries[0]["kind"] != "start":
             raise ValueError("no start")
+        _refuse_another(run_id, entries[0])
         trials = tuple(Trial.from_json(entry) for entry in entries if entry["kind"] == "trial")
     except (ValueError, KeyError, TypeError) as error:
         raise PreconditionFailed(
@@ -73,6 +74,16 @@ def load(run_id: str, root: Path | None = None) -> Earlier:
     verdicts = [entry["verdict"] for entry in entries if entry["kind"] == "verdict"]
     finished = verdicts[-1] if verdicts else None
     return Earlier(run_id, folder, entries[0], trials, finished, _left_out(entries))
+
+
+def _refuse_another(run_id: str, start: Mapping[str, Any]) -> None:
+    """Raises UsageError for a run of another command."""
+    program = start.get("program", "bisect")
+    if program != "bisect":
+        raise UsageError(
+            f"Run {run_id} is no bisection but a {program}.",
+            next=f"Go on with it: diag {program} resume {run_id}" if program == "playbook" else "See: diag runs list",
+        )
 
 
 def _left_out(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diag import bundle
 from diag.bisect import early, resume
@@ -15,16 +16,20 @@ from diag.bisect.bench import ServerBench, fills_for
 from diag.bisect.command import CommandBench
 from diag.bisect.decision import BothEnds, Search
 from diag.bisect.executor import Bench, Executor, Inline, Workers
+from diag.bisect.installed import faulty_sources
 from diag.bisect.link import Link
 from diag.bisect.plan import Plan
-from diag.bisect.run import Listener, Result, run
+from diag.bisect.run import Listener, Result, run, spoiled
 from diag.bisect.space import Space
 from diag.bisect.trial import Trial
-from diag.errors import HostError, UsageError
+from diag.errors import HostError, Interrupted, UsageError
 from diag.hosts import inventory
 from diag.hosts.inventory import Host
 from diag.journal import Journal
 from diag.verdict.compare import RULES
+
+if TYPE_CHECKING:
+    from diag.report.bisect import FaultySource
 
 FLAKY_TRIALS = 200
 """A flaky pair among ten factors takes some fifty trials; the plan's own max_trials, where it has one, goes before."""
@@ -33,7 +38,8 @@ FLAKY_TRIALS = 200
 @dataclass(frozen=True)
 class Session:
     """hosts: where servers are started; none where a command is the trial, which runs here. slots: their names; a
-    command is run for each of them at once. fills: by host. earlier: the run that this one goes on with."""
+    command is run for each of them at once. fills: by host. earlier: the run that this one goes on with.
+    holder: the run that this one is a part of, and that the lock of the host is for; None: this one's own."""
 
     plan: Plan
     hosts: tuple[Host, ...]
@@ -42,6 +48,7 @@ class Session:
     check: bool
     flaky: bool = False
     earlier: resume.Earlier | None = None
+    holder: str | None = None
 
     @property
     def where(self) -> str:
@@ -67,10 +74,11 @@ class Session:
             BayesianSearch(space, deterministic=None if self.flaky else True, max_trials=most), space, max_trials=most
         )
 
-    def journal(self) -> Journal:
+    def journal(self, run_id: str | None = None) -> Journal:
+        """run_id: of a new run that is a part of another; None: by time and chance."""
         if self.earlier is not None:
             return Journal.reopen(self.earlier.folder, self.earlier.run_id)
-        return Journal.create()
+        return Journal.create() if run_id is None else Journal(resume.runs_folder() / run_id, run_id)
 
     def links(self) -> dict[str, Link]:
         """Connections to its hosts, not opened yet."""
@@ -115,7 +123,7 @@ class Session:
             self.fills[slot],
             self.done,
             resumed=resumed,
-            run=journal.run_id,
+            run=self.holder or journal.run_id,
         )
 
     def _start(self) -> dict[str, Any]:
@@ -136,6 +144,40 @@ class Session:
             "flaky": self.flaky,
             "rules": RULES,
         }
+
+
+@dataclass(frozen=True)
+class Conducted:
+    """source: what the installed file says about the plan's fault, None where the plan names none."""
+
+    result: Result
+    source: FaultySource | None
+
+
+def conduct(
+    asked: Session, listener: Listener, *, run_id: str | None = None, warn: Callable[[str], None] = lambda line: None
+) -> Conducted:
+    """The whole run: connected only as long as it takes. run_id: see `Session.journal`; warn: told what could not be
+    looked at. Raises what `Session.run` raises; Interrupted says what is kept and how to go on."""
+    links = asked.links()
+    with contextlib.ExitStack() as closing:
+        for link in links.values():
+            closing.callback(link.drop)
+        left_out = reach(links)
+        journal = closing.enter_context(asked.journal(run_id))
+        try:
+            before = faulty_sources(links, left_out, asked.plan, warn)
+            result = asked.run(links, journal, listener, left_out)
+            after = faulty_sources(links, result.left_out, asked.plan, warn)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Interrupted. Nothing that was started on {asked.where} is left running.",
+                next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
+            ) from None
+    for host, source in after.items():
+        if host in before and before[host].sha256 != source.sha256:
+            result = spoiled(result, f"{source.path} on {host} was changed by somebody while this ran")
+    return Conducted(result, next(iter(after.values()), None))
 
 
 def new(

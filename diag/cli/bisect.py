@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import time
 from typing import TYPE_CHECKING
@@ -11,24 +10,17 @@ import click
 
 from diag.cli.common import JSON, console, print_json
 from diag.cli.over import Over, over_options
-from diag.errors import DiagError, Interrupted, UsageError
+from diag.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import Console
     from rich.status import Status
 
     from diag.bisect.decision import Next
-    from diag.bisect.link import Link
     from diag.bisect.over.session import Ready
-    from diag.bisect.plan import Plan
-    from diag.bisect.run import Result
     from diag.bisect.session import Session
     from diag.bisect.space import Config
     from diag.bisect.trial import Trial
-    from diag.hosts.transport import Transport
-    from diag.report.bisect import FaultySource
 
 
 @click.command()
@@ -88,8 +80,9 @@ def bisect(
     )
     if dry_run:
         return _dry_run(asked, as_json)
-    result, source = _run(asked)
-    plan = asked.plan
+    with _Show(console(stderr=True), asked) as show:
+        done = session.conduct(asked, show, warn=lambda line: click.echo(line, err=True))
+    plan, result, source = asked.plan, done.result, done.source
     if as_json:
         print_json(report.document(result, plan.space, asked.where, plan.name, source))
     else:
@@ -97,34 +90,6 @@ def bisect(
         for style, line in report.page(result, plan.space, asked.where, source):
             out.print(_safe(line), style=style)
     return report.EXIT[result.verdict.kind]
-
-
-def _run(asked: Session) -> tuple[Result, FaultySource | None]:
-    """Connected only as long as it takes; interrupted, it says what is kept and how to go on."""
-    from diag.bisect.run import spoiled
-    from diag.bisect.session import reach
-
-    show = _Show(console(stderr=True), asked)
-    links = asked.links()
-    with contextlib.ExitStack() as closing:
-        for link in links.values():
-            closing.callback(link.drop)
-        left_out = reach(links)
-        journal = closing.enter_context(asked.journal())
-        try:
-            before = _faulty_sources(links, left_out, asked.plan)
-            with show:
-                result = asked.run(links, journal, show, left_out)
-            after = _faulty_sources(links, result.left_out, asked.plan)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"Interrupted. Nothing that was started on {asked.where} is left running.",
-                next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
-            ) from None
-    for host, source in after.items():
-        if host in before and before[host].sha256 != source.sha256:
-            result = spoiled(result, f"{source.path} on {host} was changed by somebody while this ran")
-    return result, next(iter(after.values()), None)
 
 
 def _given(sets: tuple[str, ...]) -> dict[str, str]:
@@ -179,39 +144,6 @@ def _command(asked: Session, config: Config) -> list[str]:
     if asked.plan.trial is None:
         return asked.plan.argv(config, asked.fills[asked.slots[0]])
     return ["env", *(f"{name}={value}" for name, value in environment(config).items()), "sh", "-c", asked.plan.trial]
-
-
-def _faulty_sources(links: Mapping[str, Link], left_out: Mapping[str, str], plan: Plan) -> dict[str, FaultySource]:
-    """By host. Failing to look changes no verdict."""
-    found = {}
-    for host, link in links.items():
-        if plan.spec.fault is None or host in left_out:
-            continue
-        try:
-            found[host] = _faulty_source(link.transport(), plan.spec.fault)
-        except DiagError as error:
-            click.echo(f"the installed source on {host} could not be read: {error.what}", err=True)
-    return found
-
-
-def _faulty_source(transport: Transport, fault: str) -> FaultySource:
-    """What the installed file says about a fault of the catalogue. Raises DiagError."""
-    from diag.fixes import catalogue, transaction
-    from diag.report.bisect import FaultySource
-
-    fix = catalogue.get(fault)
-    installed = transaction.inspect(transport, fix)
-    detection = fix.detect(installed.text)
-    faulty = [site for site in detection.sites if site.source == "server" and site.role != "definition"]
-    return FaultySource(
-        fault=fix.id,
-        title=fix.title,
-        state=detection.state,
-        path=installed.path,
-        version=f"{fix.package} {installed.version or '(version unknown)'}",
-        sha256=installed.sha256,
-        lines=tuple((site.line, site.symbol.split(".")[-1], site.text) for site in faulty),
-    )
 
 
 def _duration(seconds: float) -> str:

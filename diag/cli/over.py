@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from diag.cli.common import console, print_json
-from diag.errors import Interrupted, UsageError
+from diag.errors import UsageError
 
 if TYPE_CHECKING:
-    from diag.bisect.link import Link
     from diag.bisect.over.session import Asked, Question, Ready
-    from diag.bisect.run import Result
 
 OPTIONS = (
     click.option("--over", "what", type=click.Choice(["versions", "commits"]), help="Search these, not settings."),
@@ -126,11 +123,14 @@ class Over:
         )
 
     def run(self, asked: Asked, as_json: bool) -> int:
-        from diag.bisect.over import page
+        from diag.bisect.over import page, session
+        from diag.cli.bisect import _Show
         from diag.report import bisect as report
         from diag.report.text import visible
 
-        result, ready = _run(asked)
+        err = console(stderr=True)
+        with session.opened(asked) as opened, _Show(err, opened.ready) as show:
+            result, ready = session.conduct(opened, show, note=err.print), opened.ready
         if as_json:
             print_json(page.document(result, ready))
         else:
@@ -141,8 +141,10 @@ class Over:
 
     def dry_run(self, asked: Asked, as_json: bool) -> int:
         """Asks for the range, which takes the host, the index or the repository; tries nothing."""
-        with _connected(asked) as (links, left_out):
-            ready = asked.prepare(links, left_out)
+        from diag.bisect.over import session
+
+        with session.opened(asked) as opened:
+            ready = opened.ready
         axis, search = ready.axis, ready.search()
         expected, command = search.expected_trials(()), _command(ready)
         if as_json:
@@ -169,37 +171,6 @@ class Over:
             click.echo(f"note: {note}")
         click.echo("\neach trial: " + shlex.join(command).replace("'{port}'", "{port}"))
         return 0
-
-
-@contextlib.contextmanager
-def _connected(asked: Asked) -> Iterator[tuple[dict[str, Link], dict[str, str]]]:
-    """(connections to its hosts, those that could not be reached and why)"""
-    from diag.bisect.session import reach
-
-    links = asked.links()
-    with contextlib.ExitStack() as closing:
-        for link in links.values():
-            closing.callback(link.drop)
-        yield links, reach(links)
-
-
-def _run(asked: Asked) -> tuple[Result, Ready]:
-    from diag.cli.bisect import _Show
-
-    err = console(stderr=True)
-    with _connected(asked) as (links, left_out):
-        ready = asked.prepare(links, left_out)
-        with asked.journal() as journal:
-            try:
-                for note in ready.notes:
-                    err.print(f"note: {note}")
-                with _Show(err, ready) as show:
-                    return ready.run(links, journal, show, left_out, note=err.print), ready
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"Interrupted. Nothing that was started on {asked.where} is running, nothing laid out is left.",
-                    next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
-                ) from None
 
 
 def _command(ready: Ready) -> list[str]:

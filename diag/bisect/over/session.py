@@ -10,8 +10,9 @@ again from the repository and must be the same.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,8 +31,9 @@ from diag.bisect.over.layers import Before, Kept, Trees, Wheels
 from diag.bisect.over.search import FirstBadSearch
 from diag.bisect.plan import Plan
 from diag.bisect.run import Listener, Result, run
+from diag.bisect.session import reach
 from diag.bisect.space import Space
-from diag.errors import PreconditionFailed, UsageError
+from diag.errors import Interrupted, PreconditionFailed, UsageError
 from diag.hosts import inventory
 from diag.hosts.inventory import Host
 from diag.journal import Journal
@@ -66,7 +68,8 @@ class Question:
 @dataclass(frozen=True)
 class Asked:
     """plan: None where a command is tried and no plan was named. hosts: where servers are started; none where the
-    command runs here. slots: their names, or what the command is told of as DIAG_HOST."""
+    command runs here. slots: their names, or what the command is told of as DIAG_HOST.
+    holder: the run that this one is a part of, and that the lock of the host is for; None: this one's own."""
 
     question: Question
     plan: Plan | None
@@ -76,6 +79,7 @@ class Asked:
     fills: Mapping[str, Mapping[str, str]]
     flaky: bool
     earlier: resume.Earlier | None = None
+    holder: str | None = None
 
     @property
     def where(self) -> str:
@@ -92,10 +96,11 @@ class Asked:
         """Connections to its hosts, not opened yet."""
         return {host.name: Link(host) for host in self.hosts}
 
-    def journal(self) -> Journal:
+    def journal(self, run_id: str | None = None) -> Journal:
+        """run_id: of a new run that is a part of another; None: by time and chance."""
         if self.earlier is not None:
             return Journal.reopen(self.earlier.folder, self.earlier.run_id)
-        return Journal.create()
+        return Journal.create() if run_id is None else Journal(resume.runs_folder() / run_id, run_id)
 
     def python_of(self, host: str) -> str:
         """The interpreter that the plan's command starts there."""
@@ -229,7 +234,7 @@ class Ready:
             asked.fills[slot],
             done,
             resumed=asked.earlier is not None,
-            run=journal.run_id,
+            run=asked.holder or journal.run_id,
             reports_version=asked.question.what == "versions" and asked.question.package == plan.spec.engine,
         )
 
@@ -268,6 +273,42 @@ class Ready:
             "rules": RULES,
             "over": {**asdict(question), "repo": self.top or question.repo, **pinned, "axis": axis_to(self.axis)},
         }
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Connected, and the axis known. left_out: hosts that could not be reached, and why."""
+
+    ready: Ready
+    links: Mapping[str, Link]
+    left_out: Mapping[str, str]
+
+
+@contextlib.contextmanager
+def opened(asked: Asked) -> Iterator[Opened]:
+    """Raises what `reach` and `Asked.prepare` raise."""
+    links = asked.links()
+    with contextlib.ExitStack() as closing:
+        for link in links.values():
+            closing.callback(link.drop)
+        left_out = reach(links)
+        yield Opened(asked.prepare(links, left_out), links, left_out)
+
+
+def conduct(found: Opened, listener: Listener, *, run_id: str | None = None, note: overlay.Say) -> Result:
+    """The whole run. run_id: see `Asked.journal`; note: told what is worth knowing of the hosts, and of what others
+    left behind there. Raises what `Ready.run` raises; Interrupted says what is kept and how to go on."""
+    ready, asked = found.ready, found.ready.asked
+    with asked.journal(run_id) as journal:
+        try:
+            for line in ready.notes:
+                note(f"note: {line}")
+            return ready.run(found.links, journal, listener, found.left_out, note=note)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"Interrupted. Nothing that was started on {asked.where} is running, nothing laid out is left.",
+                next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
+            ) from None
 
 
 def new(
