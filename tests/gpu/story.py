@@ -1,10 +1,13 @@
 """The story on a real SGLang and a real GPU, over SSH to the machine itself. Not collected by pytest: run it.
 
-    python tests/gpu/story.py ENGINE_PYTHON MODEL_FOLDER [--side-by-side N]
+    python tests/gpu/story.py ENGINE_PYTHON MODEL_FOLDER [--side-by-side N] [--engine vllm]
 
 ENGINE_PYTHON has SGLang 0.4.3 to 0.5.16 installed; the model speaks ChatML. What this does to that environment are two
 changes of one file, made and taken back by the tool itself: the injection `inject-pinned-count` (the backend's count
 pinned to 8, as in a fork whose tree budget the backend does not know) and the fix `mask-indptr`.
+
+--engine vllm: ENGINE_PYTHON has vLLM 0.9 to 0.25 instead, and a shorter story is told: the injection
+`inject-swapped-blocks` into its prefix cache, a bisection over prefix cache and CUDA graph, and all is taken back.
 
 --side-by-side: so many servers at once on the one GPU. The machine is entered under so many names, and each name makes
 its own trials. docs/gpu-lab.md says how such a machine is set up.
@@ -26,7 +29,10 @@ sys.path.insert(0, str(HERE.parents[1]))
 from diag.lab import control, demo  # noqa: E402
 from diag.lab.layout import Lab  # noqa: E402
 
-FILE = "sglang/srt/layers/attention/triton_backend.py"
+FILES = {
+    "sglang": "sglang/srt/layers/attention/triton_backend.py",
+    "vllm": "vllm/v1/core/kv_cache_manager.py",
+}
 # What a login on a GPU host sets, and this one, which is no login, must be told.
 LOGIN = ("LD_LIBRARY_PATH", "CUDA_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_")
 
@@ -36,8 +42,9 @@ def main() -> int:
     options.add_argument("python", help="the engine's interpreter")
     options.add_argument("model", help="the model's folder")
     options.add_argument("--side-by-side", type=int, default=1, metavar="N", help="servers at once, 1 to 3")
+    options.add_argument("--engine", choices=FILES, default="sglang")
     given = options.parse_args()
-    file = backend_file(given.python)
+    file = changed_file(given.python, given.engine)
     original = file.read_bytes()
     names = ["gpu", "gpu-b", "gpu-c"][: given.side_by_side]
     with tempfile.TemporaryDirectory(prefix="diag-gpu-") as scratch:
@@ -49,7 +56,7 @@ def main() -> int:
         }
         ssh_host(lab, Path(environment["DIAG_CONFIG_DIR"]), names, given.python, given.model)
         try:
-            return run(environment, names)
+            return run(environment, sglang_story(names) if given.engine == "sglang" else vllm_story(names))
         finally:
             # The tool has put it back; if it has not, say so, and do it.
             if file.read_bytes() != original:
@@ -58,10 +65,10 @@ def main() -> int:
             control._stop(lab, print)
 
 
-def run(environment: dict[str, str], names: Sequence[str]) -> int:
+def sglang_story(names: Sequence[str]) -> tuple[demo.Step, ...]:
     plan = str(HERE / "ngram-width.yaml")
     pin, mend = ("fix", "{}", "gpu", "inject-pinned-count"), ("fix", "{}", "gpu", "mask-indptr")
-    story = (
+    return (
         demo.Step("Probe", "Facts of a real GPU host; the fault is in the source.", ("probe", "host", "gpu"), 1),
         demo.Step("Kernels", "The installed kernel, and what it is told.", ("probe", "kernels", "gpu"), 1),
         demo.Step("Inject", "The backend's count no longer follows the flag.", (*act(pin, "apply"), "--yes")),
@@ -72,6 +79,22 @@ def run(environment: dict[str, str], names: Sequence[str]) -> int:
         demo.Step("Revert", "The file as the wheel brought it.", act(pin, "revert")),
         demo.Step("Pristine", "By the wheel's RECORD.", ("fix", "status", "gpu", "mask-indptr"), 1),
     )
+
+
+def vllm_story(names: Sequence[str]) -> tuple[demo.Step, ...]:
+    plan = str(HERE / "vllm-prefix.yaml")
+    swap = ("fix", "{}", "gpu", "inject-swapped-blocks")
+    return (
+        demo.Step("Probe", "Facts of a real GPU host.", ("probe", "host", "gpu"), 0),
+        demo.Step("Clean", "Nothing is wrong yet.", ("bisect", "gpu", "--plan", plan, "--check")),
+        demo.Step("Inject", "Hits of the prefix cache come in reverse.", (*act(swap, "apply"), "--yes")),
+        demo.Step("Bisect", "Prefix cache and CUDA graph.", ("bisect", *names, "--plan", plan), 1),
+        demo.Step("Revert", "The file as the wheel brought it.", act(swap, "revert")),
+        demo.Step("Again", "The failing command line.", ("bisect", "gpu", "--plan", plan, "--check")),
+    )
+
+
+def run(environment: dict[str, str], story: Sequence[demo.Step]) -> int:
     timings: list[tuple[demo.Step, float]] = []
     codes = [demo._told(step, environment, timings) for step in story]  # a broken step does not end the story
     demo._summary(timings)
@@ -82,11 +105,11 @@ def act(command: Sequence[str], what: str) -> tuple[str, ...]:
     return tuple(word.format(what) for word in command)
 
 
-def backend_file(python: str) -> Path:
+def changed_file(python: str, engine: str) -> Path:
     """Found without importing the engine."""
-    code = "import importlib.util as u; print(u.find_spec('sglang').submodule_search_locations[0])"
+    code = f"import importlib.util as u; print(u.find_spec('{engine}').submodule_search_locations[0])"
     package = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    return Path(package).parent / FILE
+    return Path(package).parent / FILES[engine]
 
 
 def ssh_host(lab: Lab, config: Path, names: Sequence[str], python: str, model: str) -> None:
