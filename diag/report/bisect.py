@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,6 +69,12 @@ class FaultySource:
     lines: tuple[tuple[int, str, str], ...]  # line number, symbol, text
 
 
+Reason = tuple[str, str, str]
+"""(style, label, text): one line of what speaks for the answer."""
+
+LABEL_WIDTH = 13
+
+
 def document(result: Result, space: Space, host: str, plan_name: str, source: FaultySource | None) -> dict[str, Any]:
     """The JSON document of `diag bisect --json`; its fields are described in docs/json.md."""
     verdict, dead = result.verdict, no_effect(space, result.trials)
@@ -82,6 +88,9 @@ def document(result: Result, space: Space, host: str, plan_name: str, source: Fa
         "journal": result.journal,
         "verdict": verdict.kind,
         "why": verdict.why,
+        "answer": [line.strip() for _, line in _answer(result, space, host)],
+        "reasons": reasons_json(_reasons(result, space)),
+        "next": next_json(_next_step(result, space, host, source)),
         "culprit": _culprit(verdict.culprit, verdict.confidence) if verdict.culprit is not None else None,
         "sufficient": list(verdict.sufficient),
         "necessary": list(verdict.necessary),
@@ -132,6 +141,19 @@ def _source(source: FaultySource | None) -> dict[str, Any] | None:
 
 def page(result: Result, space: Space, host: str, source: FaultySource | None) -> Iterator[tuple[str, str]]:
     """(style, line): the answer in the first lines, then why, then the table, then the source, then what to do."""
+    yield from _answer(result, space, host)
+    yield "", ""
+    yield from reason_lines(_reasons(result, space))
+    yield "", ""
+    yield from table(result.trials, space)
+    yield from _sample(result.trials)
+    if source is not None:
+        yield from _faulty_lines(source)
+    yield from _next_step(result, space, host, source)
+
+
+def _answer(result: Result, space: Space, host: str) -> Iterator[tuple[str, str]]:
+    """Three lines."""
     verdict = result.verdict
     if verdict.culprit is not None:
         yield "bold red", f"{HEADLINE[verdict.kind]}   {verdict.culprit.title}"
@@ -142,14 +164,19 @@ def page(result: Result, space: Space, host: str, source: FaultySource | None) -
         yield style, f"{HEADLINE[verdict.kind]}   {verdict.why}"
         yield "", f"          {_left(verdict) if verdict.kind == 'narrowed' else MEANS[verdict.kind]}"
         yield "", f"          {_spent(result, host)}"
-    yield "", ""
-    yield from _reasons(result, space)
-    yield "", ""
-    yield from table(result.trials, space)
-    yield from _sample(result.trials)
-    if source is not None:
-        yield from _faulty_lines(source)
-    yield from _next_step(result, space, host, source)
+
+
+def reason_lines(reasons: Iterable[Reason]) -> Iterator[tuple[str, str]]:
+    for style, label, text in reasons:
+        yield style, f"{label:{LABEL_WIDTH}} {text}"
+
+
+def next_json(lines: Iterable[tuple[str, str]]) -> list[str]:
+    return [line.removeprefix("next: ") for _, line in lines if line.startswith("next: ")]
+
+
+def reasons_json(reasons: Iterable[Reason]) -> list[dict[str, str]]:
+    return [{"label": label, "text": text} for _, label, text in reasons]
 
 
 def _spent(result: Result, host: str) -> str:
@@ -214,61 +241,56 @@ def _confidence(verdict: Verdict) -> str:
     return "Nothing else in the plan explains the trials"
 
 
-def _reasons(result: Result, space: Space) -> Iterator[tuple[str, str]]:
+def _reasons(result: Result, space: Space) -> Iterator[Reason]:
     verdict, trials = result.verdict, result.trials
     if verdict.culprit is not None:
         if sum(factor.suspect for factor in space.factors) == 1 and verdict.culprit.kind == "single":
-            yield (
-                "",
-                "only suspect  the plan varies nothing else, so nothing else could have been named",
-            )
+            yield "", "only suspect", "the plan varies nothing else, so nothing else could have been named"
         if verdict.sufficient:
             numbers = _numbers(verdict.sufficient)
-            yield "", f"sufficient    the good configuration fails with it alone ({numbers})"
+            yield "", "sufficient", f"the good configuration fails with it alone ({numbers})"
         if verdict.necessary:
             numbers = _numbers(verdict.necessary)
-            yield "", f"necessary     the failing configuration is clean without it ({numbers})"
+            yield "", "necessary", f"the failing configuration is clean without it ({numbers})"
         for name, cleared_by in (verdict.cleared or {}).items():
             factor = space.factor(name)
             label = f"{factor.title} ({name})" if factor.title else name
             good = level_text(factor.good)
-            yield "", f"not needed    {label}: with {name}={good} it still fails (trial {cleared_by})"
+            yield "", "not needed", f"{label}: with {name}={good} it still fails (trial {cleared_by})"
         if verdict.inseparable:
             others = "; ".join(_with_constraint(h.name, verdict) for h in verdict.inseparable)
-            yield "", f"inseparable   no configuration of this plan tells it from: {others}"
+            yield "", "inseparable", f"no configuration of this plan tells it from: {others}"
         if verdict.held_out:
-            yield "", f"held out      went as it foretells ({_numbers(verdict.held_out)})"
+            yield "", "held out", f"went as it foretells ({_numbers(verdict.held_out)})"
         if verdict.rates is not None:
             active, idle = _rate(verdict.rates.active), _rate(verdict.rates.idle)
-            yield "", f"rates         with it {active}; without it {idle}"
+            yield "", "rates", f"with it {active}; without it {idle}"
         for hypothesis in verdict.untested:
-            yield "", f"not tested    {hypothesis.title}: this server does not report what it needs"
+            yield "", "not tested", f"{hypothesis.title}: this server does not report what it needs"
     for derived in space.derived:
         against = next((r for r in verdict.rejected if r.hypothesis.members == (derived,)), None)
         if against is not None:
             label = f"{derived.title} ({derived.when.text})" if derived.title else derived.when.text
-            yield "", f"not the cause {label}: {against.why} (trial {against.trial})"
+            yield "", "not the cause", f"{label}: {against.why} (trial {against.trial})"
     for trial in trials:
         for warning in trial.warnings:
-            yield "yellow", f"warning       trial {trial.number}: {warning}"
+            yield "yellow", "warning", f"trial {trial.number}: {warning}"
     yield from _set_aside(result, space)
 
 
-def _set_aside(result: Result, space: Space) -> Iterator[tuple[str, str]]:
+def _set_aside(result: Result, space: Space) -> Iterator[Reason]:
     """What counts for nothing, and why."""
     for name, why in no_effect(space, result.trials).items():
-        yield "yellow", f"no effect     {name}: {why}"
+        yield "yellow", "no effect", f"{name}: {why}"
     for number, signature in result.verdict.other_failures:
-        yield (
-            "yellow",
-            f"another fault trial {number}: {signature}; not what is looked for, so it counts for nothing",
-        )
+        says = f"trial {number}: {signature}; not what is looked for, so it counts for nothing"
+        yield "yellow", "another fault", says
     for host, why in result.left_out.items():
-        yield "yellow", f"left out      {host}: {why}"
+        yield "yellow", "left out", f"{host}: {why}"
     again = [trial for trial in result.trials if trial.outcome is Outcome.INFRA]
     if again:
         whys = ", ".join(dict.fromkeys(trial.signature or trial.reason for trial in again))
-        yield "yellow", f"not counted   {_numbers([trial.number for trial in again])}: {whys}"
+        yield "yellow", "not counted", f"{_numbers([trial.number for trial in again])}: {whys}"
 
 
 def _with_constraint(name: str, verdict: Verdict) -> str:

@@ -31,6 +31,9 @@ def document(result: Result, ready: Ready) -> dict[str, Any]:
     """The document of `diag bisect`, and what is particular to a range of versions or commits under `over`."""
     axis, verdict = ready.axis, result.verdict
     made = report.document(result, axis.space, ready.asked.where, ready.asked.name, None)
+    made["answer"] = [line.strip() for _, line in _answer(result, ready)]
+    made["reasons"] = report.reasons_json((*_reasons(result, axis), *_notes(ready)))
+    made["next"] = [_next(result, ready)]
     if isinstance(verdict.culprit, FirstBad):
         made["culprit"]["predicate"] = verdict.culprit.predicate
     question = ready.asked.question
@@ -61,6 +64,18 @@ def _left(axis: Axis, one: FirstBad, weight: float, trials: Sequence[Trial]) -> 
 
 def page(result: Result, ready: Ready) -> Iterator[Line]:
     """(style, line): the answer in the first lines, then why, then the table, then what to do."""
+    axis = ready.axis
+    yield from _answer(result, ready)
+    yield "", ""
+    yield from report.reason_lines((*_reasons(result, axis), *_notes(ready)))
+    yield "", ""
+    yield from report.table([_short(axis, trial) for trial in result.trials], axis.space)
+    yield "", ""
+    yield "bold", f"next: {_next(result, ready)}"
+    yield "dim", f"every trial, with its texts: {result.journal}"
+
+
+def _answer(result: Result, ready: Ready) -> Iterator[Line]:
     axis, verdict = ready.axis, result.verdict
     what = "server start" if ready.asked.command is None else "run of the command"
     count = len(result.trials)
@@ -72,45 +87,41 @@ def page(result: Result, ready: Ready) -> Iterator[Line]:
         yield "", f"          {verdict.why}; {spent}"
     else:
         yield "bold yellow", f"{report.HEADLINE[verdict.kind]}   {verdict.why} ({spent})"
-    yield "", ""
-    yield from _reasons(result, axis)
+
+
+def _notes(ready: Ready) -> Iterator[report.Reason]:
     for note in ready.notes:
-        yield "", f"note          {note}"
-    yield "", ""
-    yield from report.table([_short(axis, trial) for trial in result.trials], axis.space)
-    yield "", ""
-    yield "bold", f"next: {_next(result, ready)}"
-    yield "dim", f"every trial, with its texts: {result.journal}"
+        yield "", "note", note
 
 
-def _reasons(result: Result, axis: Axis) -> Iterator[Line]:
+def _reasons(result: Result, axis: Axis) -> Iterator[report.Reason]:
     verdict = result.verdict
     if isinstance(verdict.culprit, FirstBad):
         if verdict.sufficient:
-            yield "", f"first bad     it fails itself ({_numbers(verdict.sufficient)})"
+            yield "", "first bad", f"it fails itself ({_numbers(verdict.sufficient)})"
         for before in _before(axis, verdict.culprit):
-            yield "", f"right before  {_called(axis, before)} {_ended(axis, before, result.trials)}"
+            yield "", "right before", f"{_called(axis, before)} {_ended(axis, before, result.trials)}"
         if verdict.culprit.predicate:
-            yield "", f"predicate     {verdict.culprit.predicate}"
+            yield "", "predicate", f"{verdict.culprit.predicate}"
         if verdict.rates is not None:
-            yield "", f"rates         with it {_rate(verdict.rates.active)}; before it {_rate(verdict.rates.idle)}"
+            yield "", "rates", f"with it {_rate(verdict.rates.active)}; before it {_rate(verdict.rates.idle)}"
     elif verdict.kind == "narrowed":
         skipped = _skipped(axis, result.trials)
-        yield "", f"left          {len(verdict.alive)} of {len(axis.places) - axis.bases}, one of which it is:"
+        yield "", "left", f"{len(verdict.alive)} of {len(axis.places) - axis.bases}, one of which it is:"
         for one, weight in verdict.alive[:SHOWN]:
             if isinstance(one, FirstBad):
                 place = _place(axis, one)
                 says = ", cannot be tried" if place in skipped else ""
-                yield "", f"              {_called(axis, place)} ({weight:.0%}{says})"
+                yield "", "", f"{_called(axis, place)} ({weight:.0%}{says})"
         if len(verdict.alive) > SHOWN:
-            yield "", f"              and {len(verdict.alive) - SHOWN} more (see --json)"
+            yield "", "", f"and {len(verdict.alive) - SHOWN} more (see --json)"
     for trial in result.trials:
         if trial.outcome in (Outcome.SKIP, Outcome.INFRA):
-            yield "yellow", f"not tried     trial {trial.number}: {trial.reason}"
+            yield "yellow", "not tried", f"trial {trial.number}: {trial.reason}"
         for warning in trial.warnings:
-            yield "yellow", f"warning       trial {trial.number}: {warning}"
+            yield "yellow", "warning", f"trial {trial.number}: {warning}"
     for host, why in result.left_out.items():
-        yield "yellow", f"left out      {host}: {why}"
+        yield "yellow", "left out", f"{host}: {why}"
 
 
 def _next(result: Result, ready: Ready) -> str:
