@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,8 @@ def combine(record: Record, how: str, scored: TextVerdict | None, *, by_referenc
         certain = by_reference and scored.healthy
         if certain:
             found = [each for each in found if each.rule in ("expected", "absent", "replaced")]
+            if scored.reference is not None and not _has_expected(record, scored.reference):
+                found = [each for each in found if each.rule != "expected"]  # the model itself cannot do it
         elif not scored.healthy and scored.kind != "wrong":  # `wrong` is the property's own evidence
             found.insert(0, _of_scores(scored, record.text or "", by_reference))
         weights = {each.weight for each in found}
@@ -70,6 +73,10 @@ def combine(record: Record, how: str, scored: TextVerdict | None, *, by_referenc
         accept_length=scored.accept_length if scored is not None else None,
         reference=scored.reference if scored is not None else None,
     )
+
+
+def _has_expected(record: Record, text: str) -> bool:
+    return record.expect is None or re.search(record.expect, text) is not None
 
 
 def _of_scores(scored: TextVerdict, text: str, by_reference: bool) -> Evidence:
