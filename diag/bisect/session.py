@@ -26,6 +26,7 @@ from diag.errors import HostError, Interrupted, UsageError
 from diag.hosts import inventory
 from diag.hosts.inventory import Host
 from diag.journal import Journal
+from diag.records import telling
 from diag.verdict.compare import RULES
 
 if TYPE_CHECKING:
@@ -90,8 +91,10 @@ class Session:
         journal: Journal,
         listener: Listener,
         left_out: Mapping[str, str] | None = None,
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Result:
-        """To a verdict; see `run.run` for what it raises. left_out: hosts that `reach` could not reach, and why."""
+        """To a verdict; see `run.run` for what it raises. left_out: hosts that `reach` could not reach, and why; facts:
+        what `telling.look` saw there."""
         return run(
             self.search(),
             self._executor(links, journal, listener),
@@ -101,6 +104,7 @@ class Session:
             start=self._start(),
             done=self.done,
             left_out=left_out,
+            facts=facts,
             ends_early=partial(early.ends_alike, self.plan.space),
         )
 
@@ -143,6 +147,7 @@ class Session:
             "check": self.check,
             "flaky": self.flaky,
             "rules": RULES,
+            **telling.plan(self.plan),
         }
 
 
@@ -166,18 +171,35 @@ def conduct(
         left_out = reach(links)
         journal = closing.enter_context(asked.journal(run_id))
         try:
+            facts = telling.look(links, left_out, warn)
             before = faulty_sources(links, left_out, asked.plan, warn)
-            result = asked.run(links, journal, listener, left_out)
+            result = asked.run(links, journal, listener, left_out, facts)
             after = faulty_sources(links, result.left_out, asked.plan, warn)
+            done = Conducted(_unless_changed(result, before, after, journal), next(iter(after.values()), None))
+            telling.report(journal, _document(asked, done))
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Interrupted. Nothing that was started on {asked.where} is left running.",
                 next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
             ) from None
+    return done
+
+
+def _unless_changed(
+    result: Result, before: Mapping[str, FaultySource], after: Mapping[str, FaultySource], journal: Journal
+) -> Result:
+    """Without a conclusion where somebody changed the file meanwhile."""
     for host, source in after.items():
         if host in before and before[host].sha256 != source.sha256:
             result = spoiled(result, f"{source.path} on {host} was changed by somebody while this ran")
-    return Conducted(result, next(iter(after.values()), None))
+            journal.write("verdict", verdict=result.verdict.kind, culprit=None)
+    return result
+
+
+def _document(asked: Session, done: Conducted) -> dict[str, Any]:
+    from diag.report import bisect as report
+
+    return report.document(done.result, asked.space, asked.where, asked.plan.name, done.source)
 
 
 def new(

@@ -37,6 +37,7 @@ from diag.errors import Interrupted, PreconditionFailed, UsageError
 from diag.hosts import inventory
 from diag.hosts.inventory import Host
 from diag.journal import Journal
+from diag.records import telling
 from diag.serving import overlay
 from diag.source.wheels import Target, target_of
 from diag.verdict.compare import RULES
@@ -194,6 +195,7 @@ class Ready:
         journal: Journal,
         listener: Listener,
         left_out: Mapping[str, str] | None = None,
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
         note: overlay.Say = lambda what: None,
     ) -> Result:
         """To a verdict; see `run.run` for what it raises. note: told of what others had left behind."""
@@ -210,6 +212,7 @@ class Ready:
             start=self._start(),
             done=earlier.trials if earlier is not None else (),
             left_out=left_out,
+            facts=facts,
         )
 
     def _bench(
@@ -271,6 +274,8 @@ class Ready:
             "check": False,
             "flaky": asked.flaky,
             "rules": RULES,
+            **(telling.plan(plan) if plan is not None else {}),
+            **telling.space(self.space),
             "over": {**asdict(question), "repo": self.top or question.repo, **pinned, "axis": axis_to(self.axis)},
         }
 
@@ -303,12 +308,21 @@ def conduct(found: Opened, listener: Listener, *, run_id: str | None = None, not
         try:
             for line in ready.notes:
                 note(f"note: {line}")
-            return ready.run(found.links, journal, listener, found.left_out, note=note)
+            facts = telling.look(found.links, found.left_out, note)
+            result = ready.run(found.links, journal, listener, found.left_out, facts, note=note)
+            telling.report(journal, _document(result, ready))
+            return result
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Interrupted. Nothing that was started on {asked.where} is running, nothing laid out is left.",
                 next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
             ) from None
+
+
+def _document(result: Result, ready: Ready) -> dict[str, Any]:
+    from diag.bisect.over import page
+
+    return page.document(result, ready)
 
 
 def new(
