@@ -30,11 +30,11 @@ def rate(garbled: int, tried: int, confidence: float = CONFIDENCE) -> Rate:
     """Raises ValueError where garbled is not between 0 and tried."""
     if not 0 <= garbled <= tried:
         raise ValueError(f"{garbled} of {tried}")
-    from scipy.stats import beta
+    from scipy.special import betaincinv  # the quantile of a beta distribution, without all of scipy.stats
 
     tail = (1 - confidence) / 2
-    low = float(beta.ppf(tail, garbled, tried - garbled + 1)) if garbled else 0.0
-    high = float(beta.ppf(1 - tail, garbled + 1, tried - garbled)) if garbled < tried else 1.0
+    low = float(betaincinv(garbled, tried - garbled + 1, tail)) if garbled else 0.0
+    high = float(betaincinv(garbled + 1, tried - garbled, 1 - tail)) if garbled < tried else 1.0
     return Rate(garbled, tried, low, high)
 
 
