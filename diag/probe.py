@@ -16,6 +16,7 @@ from diag.errors import DiagError, PackageNotInstalled
 from diag.fixes import catalogue
 from diag.hosts import courier
 from diag.hosts.transport import Transport
+from diag.serving.engine import NAMES, engine_of
 from diag.verdict import prompts
 from diag.verdict.host import HostReport, InstalledFault, ServerHealth
 
@@ -97,7 +98,7 @@ def _server(
 ) -> ServerHealth:
     if facts.get("orphan"):
         return ServerHealth(facts, unknown="it is a worker whose server is gone")
-    if facts["engine"] != "sglang":
+    if facts["engine"] not in NAMES:
         return ServerHealth(facts, unknown=f"diag does not speak to {facts['engine']} servers yet")
     if facts.get("port") is None:
         return ServerHealth(facts, unknown="its port is not known")
@@ -105,7 +106,6 @@ def _server(
     import httpx
 
     from diag.hosts import http
-    from diag.serving.client import Client
     from diag.serving.suites import Scoring
     from diag.serving.suites import ask as ask_all
     from diag.verdict.judging import Judge
@@ -116,7 +116,7 @@ def _server(
         address = "127.0.0.1"
     try:
         with http.http_client(transport, facts["port"], address) as connection:
-            client = Client(connection)
+            client = engine_of(facts["engine"]).client(connection)
             say(f"asking {where} for its configuration")
             effective = client.server_info()
             if not ask:

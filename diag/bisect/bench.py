@@ -228,6 +228,7 @@ class ServerBench:
             env={**plan.spec.env, **plan.space.env(config)},
             run_id=self._mark,
             ready_timeout_s=plan.spec.ready_timeout_s,
+            engine=plan.spec.engine,
         )
 
     def _transport(self) -> Transport:

@@ -19,7 +19,7 @@ from diag import bundle, yamlfile
 from diag.bisect.expr import Expression, ExpressionError, Value, parse
 from diag.bisect.space import ASK_MINUTES, Apply, Constraint, Derived, Factor, How, Space, describe, same
 from diag.errors import UsageError
-from diag.serving.engine import Engine, engine_of, read_path
+from diag.serving.engine import Engine, Name, engine_of, read_path
 from diag.verdict import prompts
 
 # No .nan, which is not even the same level as itself; no integer of thousands of digits, which cannot be written.
@@ -92,7 +92,7 @@ class PlanFile(_Strict):
     kind: Literal["bisect"] = "bisect"
     name: str = ""
     title: str = ""
-    engine: Literal["sglang", "vllm"] = "sglang"
+    engine: Name = "sglang"
     command: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
     trial: str | None = Field(default=None, min_length=1)
     trial_timeout_s: float = Field(default=1800, gt=0, le=86400)

@@ -1,7 +1,8 @@
 """Any server that can be asked: by URL, or on a host of the inventory through its SSH connection.
 
-An SGLang server is asked by its own `/generate`, which tells token ids and log-probabilities; every other one by the
-OpenAI paths, which do not. A key comes from the environment alone (DIAG_API_KEY, else OPENAI_API_KEY for a URL).
+An SGLang server is asked by its own `/generate`, a vLLM server by `/v1/completions` with what vLLM adds to it: both
+tell token ids and log-probabilities. Every other one is asked by the plain OpenAI paths, which do not. A key comes from
+the environment alone (DIAG_API_KEY, else OPENAI_API_KEY for a URL).
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import httpx
 
 from diag.errors import DiagError, HostUnreachable, PreconditionFailed, UsageError
 from diag.serving.client import REQUEST_TIMEOUT_S, Answer, Client, Prompt
+from diag.serving.engine import recognised
 from diag.verdict.compare import Score
 
 KEYS = ("DIAG_API_KEY", "OPENAI_API_KEY")
 CONNECT_TIMEOUT_S = 10.0
 LOG_LINES = 400
 
-Kind = Literal["sglang", "openai"]
+Kind = Literal["sglang", "vllm", "openai"]
 
 
 class OpenAIClient(Client):
@@ -80,7 +82,7 @@ class Endpoint:
         def drop(prompt: Prompt) -> bool:
             body: dict[str, Any] = {"text": prompt.text, "sampling_params": {"max_new_tokens": max_new_tokens}}
             path = "/generate"
-            if self.kind == "openai":
+            if self.kind != "sglang":
                 path, body = "/v1/completions", {"model": self.model, "prompt": prompt.text}
                 body["max_tokens"] = max_new_tokens
             try:
@@ -163,7 +165,7 @@ def _only(servers: list[Any], host: str) -> Any:
 
 def _endpoint(target: str, http: httpx.Client) -> Endpoint:
     try:
-        info = Client(http).server_info()
+        engine = recognised(http)
         models = http.get("/v1/models")
     except httpx.HTTPError as error:
         what = f"{target} does not answer: {error or type(error).__name__}."
@@ -172,10 +174,10 @@ def _endpoint(target: str, http: httpx.Client) -> Endpoint:
     if models.status_code in (401, 403):
         what = f"{target} wants a key (HTTP {models.status_code})."
         raise HostUnreachable(what, next=f"Put it into the environment variable {KEYS[0]}.")
-    if info:
-        return Endpoint(target, "sglang", model or str(info.get("served_model_name", "")), Client(http), http)
+    if engine is not None:
+        return Endpoint(target, engine.name, model or "", engine.client(http), http)
     if model is None:
-        what = f"{target} answers, but neither as an SGLang nor as an OpenAI-compatible server."
+        what = f"{target} answers, but neither as an SGLang, a vLLM nor an OpenAI-compatible server."
         raise PreconditionFailed(what, next="Name the address that has /v1/models.")
     return Endpoint(target, "openai", model, OpenAIClient(http, model), http)
 

@@ -8,7 +8,7 @@ with http_client(transport, port) as http:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from diag.errors import UsageError
 
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from diag.serving.client import Client
 
 
+Name = Literal["sglang", "vllm"]
+NAMES: tuple[Name, ...] = get_args(Name)
+
+
 class Engine(Protocol):
     """name: as in a plan's `engine`, and as a host names its servers. ready_path: answers 200 to a GET when the server
     can be asked; ready_generates: and only after it has generated a token."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> Name: ...
 
     @property
     def ready_path(self) -> str: ...
@@ -45,33 +49,27 @@ class Engine(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    return tuple(_engines())
-
-
 def engine_of(name: str) -> Engine:
     """Raises UsageError for an engine that diag does not speak to."""
-    known = _engines()
-    if name not in known:
-        raise UsageError(f"diag does not speak to {name} servers yet.", next=f"It knows: {', '.join(known)}.")
-    return known[name]
+    if name not in NAMES:
+        raise UsageError(f"diag does not speak to {name} servers yet.", next=f"It knows: {', '.join(NAMES)}.")
+    return next(engine for engine in _engines() if engine.name == name)
 
 
 def recognised(http: httpx.Client) -> Engine | None:
     """By what only one of them answers; None for another server. Raises httpx.HTTPError."""
-    for engine in _engines().values():
+    for engine in _engines():
         if engine.client(http).server_info():
             return engine
     return None
 
 
-def _engines() -> dict[str, Engine]:
+def _engines() -> tuple[Engine, ...]:
     from diag.serving.sglang import SGLANG
     from diag.serving.vllm import VLLM
 
     # vLLM first: its developer mode has a /server_info too, and SGLang has nothing that a vLLM server would answer.
-    engines: tuple[Engine, ...] = (VLLM, SGLANG)
-    return {engine.name: engine for engine in engines}
+    return VLLM, SGLANG
 
 
 def read_path(info: Mapping[str, Any], path: str) -> Any:

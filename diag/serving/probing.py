@@ -125,7 +125,7 @@ def _chats(suite: Suite, reference: Endpoint | None) -> dict[str, Answer]:
 def _margin(suite: Suite, good: Endpoint | None, alone: Mapping[str, Answer], say: Say) -> Margin:
     """From the reference's answers alone and together, scored by itself: another batch size is what near ties come
     from."""
-    if good is None or good.kind != "sglang":
+    if good is None or good.kind == "openai":
         return Margin()
     say("the margin of the reference")
     prompts = [Prompt(p.name, suite.rendered(p)) for p in suite.prompts]

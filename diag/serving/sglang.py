@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import httpx
@@ -21,7 +21,7 @@ INFO_PATHS = ("/server_info", "/get_server_info")
 class Sglang:
     """See `diag.serving.engine.Engine`. Its health path answers only after a token was generated."""
 
-    name: str = "sglang"
+    name: Literal["sglang"] = "sglang"
     ready_path: str = READY_PATH
     ready_generates: bool = True
 

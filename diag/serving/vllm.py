@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 from packaging.version import InvalidVersion, Version
@@ -40,7 +40,8 @@ _SECTIONS = (
     *("model_config", "cache_config", "parallel_config", "scheduler_config", "attention_config", "device_config"),
     *("load_config", "lora_config"),
 )
-_RENAMED = {
+_NO_SETTINGS = ("engine", "model_name")
+_RENAMED: dict[str, str] = {
     "cache_dtype": "kv_cache_dtype",
     "chunked_prefill_enabled": "enable_chunked_prefill",
     "backend": "attention_backend",
@@ -62,7 +63,7 @@ _TEXT_FIELD = re.compile(r"(?:^|[ ,(])(\w+)=('[^']*'|\"[^\"]*\"|[\w.+-]+)(?=[,) 
 class Vllm:
     """See `diag.serving.engine.Engine`."""
 
-    name: str = "vllm"
+    name: Literal["vllm"] = "vllm"
     ready_path: str = READY_PATH
     ready_generates: bool = False
 
@@ -278,7 +279,7 @@ def flattened(config: Any) -> dict[str, Any]:
     for section in _SECTIONS:
         fields = config.get(section)
         for name, value in fields.items() if isinstance(fields, dict) else ():
-            flat.setdefault(_RENAMED.get(name, name), value)
+            flat.setdefault(_RENAMED.get(str(name)) or str(name), value)
     flat["speculative_config"] = config.get("speculative_config")
     compilation = config.get("compilation_config")
     if isinstance(compilation, dict):
@@ -293,14 +294,14 @@ def _of_text(config: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for match in _TEXT_FIELD.finditer(config):
         name, value = str(match[1]), str(match[2]).strip("'\"")
-        flat.setdefault(str(_RENAMED.get(name, name)), _typed(value))
+        flat.setdefault(_RENAMED.get(name) or name, _typed(value))
     return flat
 
 
 def cache_labels(metrics: str) -> dict[str, Any]:
     """What /metrics always tells: the labels of `vllm:cache_config_info`."""
     told = next((labels for name, labels, _ in _metrics(metrics) if name == "cache_config_info"), {})
-    return {_RENAMED.get(name, name): _typed(value) for name, value in told.items()}
+    return {_RENAMED.get(name) or name: _typed(value) for name, value in told.items() if name not in _NO_SETTINGS}
 
 
 def counters(metrics: str) -> dict[str, float]:

@@ -14,13 +14,16 @@ def installed() -> Path:
     return next(found, Path(sysconfig.get_path("purelib")))
 
 
-def start(argv: list[str]) -> None:
-    """By the word that started it: vLLM's module, its script, or else SGLang's."""
-    if argv[0].endswith("vllm") or "vllm.entrypoints.openai.api_server" in sys.orig_argv[1:4]:
-        main(installed(), argv[2:] if argv[1:2] == ["serve"] else argv[1:], "vllm")
+def start(flags: list[str]) -> None:
+    """By the word that started Python: vLLM's script or module, or else SGLang's."""
+    words = sys.orig_argv[1:4]
+    if words and Path(words[0]).name == "vllm":
+        main(installed(), flags[flags[:1] == ["serve"] :], "vllm")
+    elif "vllm.entrypoints.openai.api_server" in words:
+        main(installed(), flags, "vllm")
     else:
-        main(installed(), argv[1:])
+        main(installed(), flags)
 
 
 if __name__ == "__main__":
-    start(sys.argv)
+    start(sys.argv[1:])
