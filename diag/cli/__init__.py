@@ -21,7 +21,8 @@ from diag.errors import DiagError, Interrupted
 COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("diag.cli.probe:probe", "What runs on a host, is it what it says it is, is it healthy?"),
     "bisect": ("diag.cli.bisect:bisect", "Which setting, or combination of settings, breaks the output?"),
-    "runs": ("diag.cli.runs:runs", "Bisections so far: list, show, remove; `diag bisect --resume` goes on."),
+    "runs": ("diag.cli.runs:runs", "All that was run so far: list, show, compare, export, remove."),
+    "report": ("diag.cli.report:report", "What a run found: to read, as HTML, as an issue, for a CI."),
     "fix": ("diag.cli.fix:fix", "Mend the installed source, and give it back as it was."),
     "source": ("diag.cli.source:source", "The exact lines that run on a host, numbered."),
     "server": ("diag.cli.server:server", "Servers on a host: list, read their log, stop them with proof."),

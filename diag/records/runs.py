@@ -94,7 +94,8 @@ class BadText:
 
 @dataclass(frozen=True)
 class Whole:
-    """One run with all that the record has of it. counts: lines by kind; left_out: host -> why; facts: host -> line."""
+    """One run with all that the record has of it. left_out: host -> why; facts: host -> line; lines: by kind; places: of
+    each line (offset, size) in bytes; at_unix: when each was written."""
 
     run: Run
     trials: tuple[TrialRow, ...]
@@ -104,6 +105,7 @@ class Whole:
     facts: Mapping[str, int]
     lines: Mapping[str, Sequence[int]]
     places: Mapping[int, tuple[int, int]]
+    at_unix: Mapping[int, float | None]
 
     def read(self, line: int) -> dict[str, Any]:
         """A line of its journal, whole. Raises PreconditionFailed where the journal is not what it was a moment ago."""
@@ -204,6 +206,7 @@ def _whole(record: sqlite3.Connection, run: str) -> Whole | list[str]:
         {host: line for host, _, line in hosts if line is not None},
         lines,
         places,
+        times,
     )
 
 

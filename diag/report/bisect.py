@@ -12,7 +12,7 @@ from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.run import Result
 from diag.bisect.space import Derived, Factor, Space, describe, level_text
 from diag.bisect.trial import Outcome, Trial
-from diag.report.text import one_line
+from diag.report.text import aligned, one_line
 
 SCHEMA = 1
 
@@ -318,14 +318,12 @@ def table(trials: Sequence[Trial], space: Space) -> Iterator[tuple[str, str]]:
     hosts = ["host"] if len({t.host for t in trials}) > 1 else []
     started = ["start s"] if any(t.start_s for t in trials) else []
     header = [*names, *derived, *hosts, *counted, "verdict", *started, "total s"]
-    rows = [[_cell(t, column) for column in header] for t in trials]
-    widths = [
-        max(len(column), *(len(row[i]) for row in rows)) if rows else len(column) for i, column in enumerate(header)
-    ]
-    yield "bold", "  # " + "  ".join(column.ljust(width) for column, width in zip(header, widths))
-    for trial, row in zip(trials, rows):
-        line = f"{trial.number:3} " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths))
-        yield OUTCOME_STYLE[trial.outcome], line.rstrip()
+    first, *lines = aligned(
+        ["#", *header], [[f"{t.number:3}", *(_cell(t, column) for column in header)] for t in trials]
+    )
+    yield "bold", first
+    for trial, line in zip(trials, lines):
+        yield OUTCOME_STYLE[trial.outcome], line
 
 
 def _cell(trial: Trial, column: str) -> str:

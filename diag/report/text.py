@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 KEPT = "\n\t"
 
@@ -25,6 +26,17 @@ def one_line(text: str, limit: int = 120) -> str:
         return flat
     keep = limit - 1
     return flat[: keep - keep // 3] + "…" + flat[len(flat) - keep // 3 :]
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The head and the rows as lines of a table: numbers to the right, every other column to the left."""
+    whole = [head, *rows]
+    widths = [max(len(row[at]) for row in whole) for at in range(len(head))]
+    return [
+        f"{row[0].rjust(widths[0])} "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row[1:], widths[1:])).rstrip()
+        for row in whole
+    ]
 
 
 def _unsafe(c: str) -> bool:
