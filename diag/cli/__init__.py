@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import sys
 from typing import Any
@@ -16,6 +17,9 @@ import click
 
 from diag import __version__
 from diag.errors import DiagError, Interrupted
+
+COMPLETING = "_DIAG_COMPLETE"
+"""Set by the shell's function when it asks for completions (`diag completion`)."""
 
 # name -> (module:attribute, help line shown by `diag --help` without importing the module)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -28,6 +32,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "server": ("diag.cli.server:server", "Servers on a host: list, read their log, stop them with proof."),
     "host": ("diag.cli.host:host", "The hosts diag knows, whether they can be reached, whom to trust."),
     "lab": ("diag.cli.lab:lab", "A real host in small, on this machine, to try everything on."),
+    "plan": ("diag.cli.plan:plan", "A plan for `diag bisect`, from the start line of the server that garbles."),
+    "init": ("diag.cli.init:init", "Write a first inventory, from your SSH configuration and the hosts."),
+    "completion": ("diag.cli.completion:completion", "The completion script for bash, zsh or fish."),
     "explain": ("diag.cli.explain:explain", "What a finding, a fault or an error means, and what to do."),
 }
 
@@ -43,6 +50,10 @@ class LazyGroup(click.Group):
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        if COMPLETING in os.environ:
+            from diag.cli.completion import know_values
+
+            know_values(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from diag.lab.control import LabStatus
     from diag.lab.layout import Lab
+    from diag.serving.engine import Name
 
 _DIR = click.option(
     "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where the lab lives. [state folder]"
@@ -78,12 +79,14 @@ def down(folder: Path | None, as_json: bool) -> int:
 @lab.command(context_settings={"ignore_unknown_options": True})
 @_DIR
 @click.option("--port", type=int, help="Default: a free one.")
+@click.option("--engine", type=click.Choice(["sglang", "vllm"]), default="sglang", show_default=True)
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
-def serve(folder: Path | None, port: int | None, flags: tuple[str, ...]) -> int:
-    """Run a server in the lab, over SSH, until Ctrl-C; FLAGS are SGLang's own.
+def serve(folder: Path | None, port: int | None, engine: Name, flags: tuple[str, ...]) -> int:
+    """Run a server in the lab, over SSH, until Ctrl-C; FLAGS are the engine's own. What computes is the same for both
+    engines: as vLLM it speaks vLLM's flags and HTTP.
 
     \b
-    Without FLAGS, the configuration of the story, which garbles:
+    Without FLAGS, a configuration that garbles; of sglang, the one of the story:
       --speculative-algorithm DDTREE --speculative-ddtree-budget 16
       --speculative-eagle-topk 4 --speculative-num-draft-tokens 8
     """
@@ -93,15 +96,14 @@ def serve(folder: Path | None, port: int | None, flags: tuple[str, ...]) -> int:
     from diag.cli.common import connected
     from diag.errors import Interrupted, LabError
     from diag.lab import control
-    from diag.lab.layout import HOST_NAME, model_dir
+    from diag.lab.layout import HOST_NAME
     from diag.serving import server
 
     where = _lab(folder)
     if not control.status(where).running:
         raise LabError("The lab is not up.", next="Start it: diag lab up.")
-    given = flags or control.STORY_FLAGS
-    base = (str(where.python), "-m", "sglang.launch_server", "--model-path", str(model_dir()), "--port", "{port}")
-    launch = server.Launch(argv=(*base, *given), run_id=f"serve-{secrets.token_hex(4)}", port=port)
+    argv = control.start_line(where, engine, flags)
+    launch = server.Launch(argv=argv, run_id=f"serve-{secrets.token_hex(4)}", port=port, engine=engine)
     with connected(HOST_NAME) as transport:
         try:
             with server.start(transport, launch) as running:

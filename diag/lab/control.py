@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from diag import bundle
 from diag.errors import LabError
+from diag.hosts.draft import quoted
 from diag.lab import build
 from diag.lab.layout import HOST_NAME, MODEL_PACKAGE, MODEL_VERSION, SGLANG_VERSION, Lab, model_dir, owned_by_us
+from diag.serving.engine import Name
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
@@ -25,6 +27,12 @@ STOP_TIMEOUT_S = 15.0
 STORY_FLAGS = (
     *("--speculative-algorithm", "DDTREE", "--speculative-ddtree-budget", "16"),
     *("--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8"),
+)
+
+# The mask of the step before is read where a captured step is replayed, and only a step that verifies drafts has one.
+VLLM_FLAGS = (
+    *("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}'),
+    *("--lab-fault", "stale-mask"),
 )
 
 Say = Callable[[str], None]
@@ -72,6 +80,15 @@ def up(lab: Lab, say: Say) -> LabStatus:
     _start_sshd(lab, say)
     _write_inventory(lab)
     return status(lab)
+
+
+def start_line(lab: Lab, engine: Name, flags: Sequence[str] = ()) -> tuple[str, ...]:
+    """Of a server in the lab, `{port}` in it; without flags, one that garbles."""
+    if engine == "vllm":
+        script = str(lab.python.with_name("vllm"))
+        return (script, "serve", str(model_dir()), "--host", "127.0.0.1", "--port", "{port}", *(flags or VLLM_FLAGS))
+    words = ("-m", "sglang.launch_server", "--model-path", str(model_dir()), "--port", "{port}")
+    return (str(lab.python), *words, *(flags or STORY_FLAGS))
 
 
 def down(lab: Lab, say: Say) -> bool:
@@ -162,13 +179,13 @@ schema = 1
 [hosts.{HOST_NAME}]
 address = "127.0.0.1"
 port = {state["port"]}
-user = {_toml(build_user())}
-identity_file = {_toml(lab.user_key)}
-known_hosts = {_toml(lab.known_hosts)}
-python = {_toml(lab.python)}
+user = {quoted(build_user())}
+identity_file = {quoted(lab.user_key)}
+known_hosts = {quoted(lab.known_hosts)}
+python = {quoted(lab.python)}
 
 [hosts.{HOST_NAME}.labels]
-model = {_toml(state["model"])}
+model = {quoted(state["model"])}
 """
     lab.inventory_file.parent.mkdir(parents=True, exist_ok=True)
     lab.inventory_file.write_text(entry)
@@ -178,10 +195,6 @@ def build_user() -> str:
     import pwd
 
     return pwd.getpwuid(os.getuid()).pw_name
-
-
-def _toml(value: object) -> str:
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _forget(lab: Lab) -> None:

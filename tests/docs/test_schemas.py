@@ -6,6 +6,7 @@ Real documents, of a running host, are checked in the end-to-end tests.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -55,10 +56,9 @@ def test_a_schema_is_one_and_closed_at_the_top(path: Path) -> None:
 
 
 def test_one_schema_for_each_kind_of_document() -> None:
-    assert {path.stem for path in SCHEMAS.glob("*.json")} == {
-        *("probe-host", "probe-group", "probe-text", "probe-prompts", "probe-source", "probe-kernels", "source", "fix"),
-        *("bisect", "bisect-dry-run", "runs", "runs-show", "lab-status", "error"),
-    }
+    """Each is named on the page of documents, and no other."""
+    page = (SCHEMAS.parent / "json.md").read_text()
+    assert {path.stem for path in SCHEMAS.glob("*.json")} == set(re.findall(r"\(schemas/([\w-]+)\.json\)", page))
 
 
 # --- probe host ------------------------------------------------------------------------------------------------
@@ -219,6 +219,30 @@ def test_every_error_is_valid() -> None:
     for cls in _classes(errors.DiagError):
         more = {"problems": ["f:1:1: x"]} if cls is errors.PlanError else {}
         assert problems("error", {"schema": 1, "error": cls("It failed.", next="Do this.", **more).to_json()}) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ("explain", ["explain", "mask-indptr"]),
+        ("explain-list", ["explain"]),
+        ("plan-new", ["plan", "new", "--command", "vllm serve /m --dtype float16"]),
+        ("init", ["init", "--host", "10.0.0.5", "--no-connect"]),
+        ("lab-down", ["lab", "down", "--dir", "no-lab"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_document_of_a_command_is_valid(
+    schema: str,
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("DIAG_CONFIG_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert run([*arguments, "--json"]) == 0
+    assert problems(schema, json.loads(capsys.readouterr().out)) == []
 
 
 @pytest.mark.parametrize(
