@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -96,12 +97,16 @@ class World:
         return self.bridge.run(work)
 
 
+ALONE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--"]
+"""A host that sees no processes but its own: servers of other work on this machine are not read and judged with it."""
+
+
 @contextlib.contextmanager
-def world(rivals: Path | None, stops: int, kills: int) -> Iterator[World]:
+def world(rivals: Path | None, stops: int, kills: int, *, alone: bool) -> Iterator[World]:
     with tempfile.TemporaryDirectory(prefix="hosts-") as name, Bridge(addresses=64) as bridge:
         folder = Path(name)
         (folder / "sshd").mkdir()
-        prefix = bridge.inside([])
+        prefix = [*bridge.inside([]), *(ALONE if alone else [])]
         sshd = conftest._start(conftest._sshd_binary(), folder / "sshd", "", "0.0.0.0", prefix)
         try:
             if not conftest._ready(sshd):
@@ -236,6 +241,10 @@ def _rivals(w: World, ours: Sequence[float]) -> Iterator[Row]:
 
 def many(w: World) -> Iterator[Row]:
     w.far(0.040)
+    words = _ssh(w)
+    each = shlex.join(words[:-2]) + f" {w.host.user}@X true"
+    bare = w.timed(["sh", "-c", f"printf '%s\\n' {' '.join(w.bridge.more)} | xargs -P 64 -I X {each}"], 2)
+    yield Row("64 addresses at 40 ms: 64 of `ssh host true` at once, for comparison", "", f"{bare:.1f} s")
     seconds = w.timed([*DIAG, "host", "check", "many"], 1)
     yield Row("64 addresses at 40 ms: connect, two programs each (`host check`)", "", f"{seconds:.1f} s")
     one = w.timed([sys.executable, "-c", _MANY_FACTS, str(w.folder), "facts"], 3)
@@ -707,7 +716,7 @@ def main() -> None:
     for measure in MEASURES:
         if args.only and measure.__name__ not in args.only:
             continue
-        with world(args.rivals, args.stops, args.kills) as made:
+        with world(args.rivals, args.stops, args.kills, alone=measure in (trips, many)) as made:
             try:
                 for row in measure(made):
                     print(row, flush=True)

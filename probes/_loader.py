@@ -5,9 +5,10 @@ This file is executed as a script, not imported: `diag.hosts.payload` sends it f
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
+from importlib.machinery import ModuleSpec
 
 # Runtime annotations are not evaluated; this name exists for the type checker only.
 TYPE_CHECKING = False
@@ -38,7 +39,7 @@ class MemoryImporter:
             return None
         # importlib asks only for the methods below; Loader's base class would add nothing.
         loader: Any = self
-        return importlib.util.spec_from_loader(fullname, loader, origin=self._file(key), is_package=key != fullname)
+        return ModuleSpec(fullname, loader, origin=self._file(key), is_package=key != fullname)
 
     def create_module(self, spec: Any) -> None:
         return None
@@ -56,9 +57,8 @@ class MemoryImporter:
 
 
 def start(parts: Sequence[str]) -> None:
-    """parts: this text, a JSON header {"names": [...], "request": {...}}, and the source of each name."""
-    header = json.loads(parts[1])
-    names = header["names"]
+    """parts: this text, the JSON list of the sources' names, each source, and the JSON request."""
+    names = json.loads(parts[1])
     sys.meta_path.insert(0, MemoryImporter(dict(zip(names, parts[2:]))))
     package = names[0].split(".")[0]
-    importlib.import_module(package + ".probes._wire").serve(header["request"])
+    importlib.import_module(package + ".probes._wire").serve(json.loads(parts[-1]))

@@ -9,9 +9,9 @@ import pwd
 import re
 import shutil
 import socket
+import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import _proc
 
@@ -60,16 +60,31 @@ def run(args: Mapping[str, Any], talk: object = None) -> Json:
     return Facts().collect()
 
 
+class _Asked(threading.Thread):
+    """(output, why not) of something slow, asked from now on. (concurrent.futures takes longer to import than this.)"""
+
+    def __init__(self, ask: Callable[[], Tuple[str, str]]) -> None:
+        super().__init__(daemon=True)
+        self._ask, self._answer = ask, ("", "it could not be asked")
+        self.start()
+
+    def run(self) -> None:
+        self._answer = self._ask()
+
+    def result(self) -> Tuple[str, str]:
+        self.join()
+        return self._answer
+
+
 class Facts:
     """Started when made, so that the slow commands run while something else is looked at."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
-        self.pool = ThreadPoolExecutor(6)
         self.has_driver = shutil.which("nvidia-smi") is not None
-        self.asked: Dict[str, Future[Tuple[str, str]]] = {}
+        self.asked: Dict[str, _Asked] = {}
         if self.has_driver:
             self.asked["dmesg"] = self._ask(["dmesg"], 3)
-            self.asked["gpus"] = self.pool.submit(_query_gpus, limit_s)
+            self.asked["gpus"] = _Asked(lambda: _query_gpus(limit_s))
             self.asked["apps"] = self._ask(
                 ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits"],
                 limit_s,
@@ -81,13 +96,12 @@ class Facts:
             self.asked["head"] = self._ask(["nvidia-smi"], limit_s)
             self.asked["topology"] = self._ask(["nvidia-smi", "topo", "-m"], limit_s)
 
-    def _ask(self, argv: List[str], limit_s: float) -> Future[Tuple[str, str]]:
-        return self.pool.submit(_proc.command, argv, limit_s)
+    def _ask(self, argv: List[str], limit_s: float) -> _Asked:
+        return _Asked(lambda: _proc.command(argv, limit_s))
 
     def collect(self) -> Json:
         unknown: List[Json] = []
         facts = {**_system(), **_memory(unknown), **self._gpu(unknown)}
-        self.pool.shutdown(wait=False)
         return {"facts": facts, "unknown": unknown}
 
     def _answer(self, name: str, what: str, unknown: List[Json]) -> str:

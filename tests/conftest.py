@@ -113,6 +113,7 @@ def _start(
     """address: that it listens at. prefix: what runs it elsewhere, in a network namespace say."""
     host_key, user_key = keygen(folder / "host_key"), keygen(folder / "user_key")
     (folder / "authorized_keys").write_bytes((folder / "user_key.pub").read_bytes())
+    (folder / "home").mkdir()
     log, port = folder / "sshd.log", free_port()
     config = folder / "sshd_config"
     config.write_text(
@@ -120,7 +121,8 @@ def _start(
         f"AuthorizedKeysFile {folder / 'authorized_keys'}\nStrictModes no\nUsePAM no\n"
         "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
         "LogLevel VERBOSE\nMaxStartups 100\nMaxSessions 100\n"
-        f"SetEnv XDG_STATE_HOME={folder / 'host-state'}\n"  # a host of its own: its lock is no other's
+        # An account of its own: its lock is no other's, and no shell start-up file of this machine runs in each exec.
+        f"SetEnv HOME={folder / 'home'}\n"
     )
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)

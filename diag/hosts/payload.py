@@ -10,6 +10,7 @@ import threading
 import tokenize
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -49,8 +50,10 @@ BOOT = (
 _FIND = (
     'for p in "$@"; do '
     'case "$p" in "~/"*) p="$HOME/${p#"~/"}";; esac; '
-    'command -v "$p" >/dev/null 2>&1 || continue; '
-    '"$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1 && '
+    'q=$(command -v "$p" 2>/dev/null) || continue; '
+    # Its name says what it is where a distribution put it; else it is asked, which takes as long as a short program.
+    'case $(readlink "$q" 2>/dev/null) in *python3.[89]|*python3.[1-9][0-9]) ;; '
+    '*) "$p" -S -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1;; esac && '
     "RUN; "
     'echo "diag: not usable: $p ($("$p" -V 2>&1 </dev/null))" >&2; '
     f'done; echo "{NO_PYTHON_MARK}: tried $*" >&2; exit {NO_PYTHON_STATUS}'
@@ -64,12 +67,13 @@ _RUN_SUDO = (
 
 
 def command(candidates: tuple[str, ...], *, isolated: bool = True, sudo: bool = False) -> str:
-    """The line for the login shell. isolated: without PYTHON* variables and user site-packages (-I).
+    """The line for the login shell. isolated: without PYTHON* variables (-I), site-packages and what their .pth files
+    run (-S): the standard library is all that our programs need.
 
     Not isolated is for the engine's own interpreter, which may need them to import the engine.
     sudo: the interpreter runs as root by `sudo -n`; where that is refused, the status is NO_SUDO_STATUS.
     """
-    script = _FIND.replace("RUN", _RUN_SUDO if sudo else _RUN).replace("FLAGS", "-I -B" if isolated else "-B")
+    script = _FIND.replace("RUN", _RUN_SUDO if sudo else _RUN).replace("FLAGS", "-I -S -B" if isolated else "-B")
     return shlex.join(["/bin/sh", "-c", script, BOOT, *candidates])
 
 
@@ -119,12 +123,27 @@ def _relative_imports(name: str, path: Path, text: str) -> list[str]:
     return found
 
 
+@dataclass(frozen=True)
+class _Program:
+    """All of it but the request. begun: its bytes so far, compressed; packer: where the rest goes into a copy of."""
+
+    begun: bytes
+    packer: zlib._Compress
+
+
 @lru_cache(maxsize=64)
-def _program(module: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The loader, and the names and texts of what it loads."""
+def _program(module: str) -> _Program:
     loader = slim((bundle.folder("probes") / "_loader.py").read_text(encoding="utf-8"))
     needed = sources(module)
-    return loader, tuple(needed), tuple(slim(text) for text in needed.values())
+    packer = zlib.compressobj(9)
+    parts = [f"{loader}\nstart(parts)\n", json.dumps(list(needed)), *map(slim, needed.values()), ""]
+    return _Program(packer.compress("\0".join(parts).encode()), packer)
+
+
+def prepare(module: str) -> None:
+    """Read and compress the program now (a tenth of a second), not when the connection waits for it."""
+    with _ONE_AT_A_TIME:
+        _program(module)
 
 
 def slim(text: str) -> str:
@@ -157,10 +176,10 @@ def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.Asyn
 def payload(module: str, request: Mapping[str, object]) -> bytes:
     """The length line and the program, which serves `request` (JSON-able; its "module" is filled in).
 
-    The program is parts separated by NUL: the loader, a JSON header, and the sources that the header names.
+    The program is parts separated by NUL: the loader, the names of the sources, each source, the request.
     """
     with _ONE_AT_A_TIME:
-        loader, names, texts = _program(module)
-    header = json.dumps({"names": names, "request": {**request, "module": module}})
-    body = zlib.compress("\0".join([f"{loader}\nstart(parts)\n", header, *texts]).encode(), 9)
+        program = _program(module)
+    rest = program.packer.copy()
+    body = program.begun + rest.compress(json.dumps({**request, "module": module}).encode()) + rest.flush()
     return b"%d\n" % len(body) + body

@@ -114,6 +114,30 @@ def test_no_candidate_is_ever_executed_as_shell(name: str, tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("link", "starts"),
+    [("python3.6", "asked run"), ("python3.8", "run"), ("/usr/bin/python3.12", "run"), ("elsewhere", "asked run")],
+)
+def test_an_interpreter_whose_name_tells_its_version_is_not_asked(link: str, starts: str, tmp_path: Path) -> None:
+    real = tmp_path / link.rpartition("/")[2]
+    real.write_text(
+        f'#!/bin/sh\ncase "$*" in *version_info*) echo asked;; *) echo run;; esac >>"{tmp_path}/log"\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    real.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(real if link.startswith("/") else f"../{link}")
+    done = subprocess.run(
+        ["/bin/sh", "-c", payload.command(("python3",))],
+        input=payload.payload("probes._wire", EMPTY),
+        capture_output=True,
+        env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"},
+        check=False,
+    )
+    assert b"\x1eend " in done.stdout, done.stderr
+    assert (tmp_path / "log").read_text().split() == starts.split()
+
+
 def test_a_folder_we_stand_in_does_not_shadow_the_standard_library(tmp_path: Path) -> None:
     for name in ("zlib", "json", "hashlib", "importlib"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')")
@@ -134,8 +158,8 @@ def test_a_folder_we_stand_in_does_not_shadow_the_standard_library(tmp_path: Pat
 @settings(max_examples=40, deadline=None)
 def test_arguments_cross_as_values_not_as_code(value: object) -> None:
     body = payload.payload("probes._wire", {"args": {"value": value}, "env": {}}).split(b"\n", 1)[1]
-    header = zlib.decompress(body).decode().split("\0")[1]
-    assert json.loads(header)["request"]["args"]["value"] == value
+    request = zlib.decompress(body).decode().split("\0")[-1]
+    assert json.loads(request)["args"]["value"] == value
 
 
 def test_many_threads_may_pack_at_once() -> None:
