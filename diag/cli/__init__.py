@@ -25,6 +25,10 @@ COMPLETING = "_DIAG_COMPLETE"
 COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("diag.cli.probe:probe", "What runs on a host, is it what it says it is, is it healthy?"),
     "bisect": ("diag.cli.bisect:bisect", "Which setting, or combination of settings, breaks the output?"),
+    "playbook": (
+        "diag.cli.playbook:playbook",
+        "A diagnosis that is written down: check, run, go on; it undoes itself.",
+    ),
     "runs": ("diag.cli.runs:runs", "All that was run so far: list, show, compare, export, remove."),
     "report": ("diag.cli.report:report", "What a run found: to read, as HTML, as an issue, for a CI."),
     "fix": ("diag.cli.fix:fix", "Mend the installed source, and give it back as it was."),
