@@ -8,7 +8,7 @@ VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 READY = $(VENV)/.ready
 
-.PHONY: demo test check sshd clean help
+.PHONY: demo test check sshd chromium clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(VENV)/bin/python -m diag.lab.demo
 
-test: $(READY) sshd check
+test: $(READY) sshd chromium check
 	$(VENV)/bin/python -m pytest -n 2
 
 check: $(READY)
@@ -36,6 +36,11 @@ check: $(READY)
 sshd:
 	@if [ ! -x /usr/sbin/sshd ] && [ "$$(id -u)" = 0 ] && [ -e /etc/debian_version ]; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openssh-server >/dev/null; fi
+
+# The HTML report is looked at in a real browser; without one those tests are skipped, and say so.
+chromium:
+	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && [ -e /etc/debian_version ]; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; fi
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -40,6 +40,7 @@ def page(made: Mapping[str, Any], removed: str = "") -> str:
         cell=run_page.cell,
         verdict_of=run_page.verdict_of,
         rate_text=run_page.rate_text,
+        headline=headline,
         tokens=tokens,
         outcomes=_outcomes,
         level=_level,
@@ -62,12 +63,19 @@ def clean(value: Any) -> Any:
     return value
 
 
+def headline(made: Mapping[str, Any]) -> str:
+    """The first line of the answer without its word, which stands above it already."""
+    first = made["answer"][0] if made["answer"] else "no answer was recorded"
+    word, gap, rest = first.partition("   ")
+    return rest.strip() if gap and word.isupper() else first
+
+
 def tokens(pair: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One for each scored token: what it says ("" where the server did not tell), how surprising it is, 0 to 4."""
     pieces = pair["pieces"]
     return [
         {
-            "text": (pieces[at] if at < len(pieces) else ""),
+            "text": (pieces[at] if at < len(pieces) else "").replace("\n", "↵"),
             "number": at,
             "gap": gap,
             "loud": gap > MARGIN_NATS,

@@ -17,7 +17,11 @@ SAYS: dict[Kind, str] = {
     "step": "steps of the playbook",
     "away": "cut off, not gone on with yet",
 }
-REST = "connecting, reading the host, deciding"
+REST = {
+    "bisect": "connecting, reading the host, deciding",
+    "playbook": "between the steps",
+    "probe": "reading the host",
+}
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,14 @@ class Span:
 
 def spent(found: Whole, bodies: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """spans: one by one, of the trials in `bodies`; totals: of all of them, [{what, seconds}]; what is in no trial and
-    no pause is REST. With several hosts the totals of all add up to more than the run took."""
+    no pause is what REST calls it. With several hosts the totals of all add up to more than the run took."""
     began = found.run.began_unix
     ended = max((at for at in found.at_unix.values() if at is not None), default=None)
     if began is None or ended is None:
         return {"spans": [], "totals": [], "lanes": []}
     away = list(_away(found, began))
     trials = [span for row in found.trials for span in _of_trial(row, bodies.get(row.number), began)]
-    steps = [_of_step(row.step, row.at_unix, row.seconds, began) for row in found.steps]
+    steps = [_of_step(row.step, row.at_unix, row.seconds, began) for row in found.steps if row.state != "begun"]
     spans = [*trials, *(span for span in steps if span is not None), *away]
     totals = [
         {"what": SAYS[kind], "kind": kind, "seconds": round(sum(s.to_s - s.from_s for s in spans if s.kind == kind), 3)}
@@ -51,7 +55,10 @@ def spent(found: Whole, bodies: Mapping[int, Mapping[str, Any]]) -> dict[str, An
     shown = [span for span in spans if span.kind != "away" and (span.what in _names(bodies) or span.kind == "step")]
     return {
         "spans": [asdict(span) for span in (*shown, *away)],
-        "totals": [*totals, {"what": REST, "kind": "rest", "seconds": round(rest, 3)}],
+        "totals": [
+            *totals,
+            {"what": REST.get(found.run.program, "the rest"), "kind": "rest", "seconds": round(rest, 3)},
+        ],
         "lanes": list(dict.fromkeys(span.lane for span in spans if span.kind != "away")),
     }
 
