@@ -13,6 +13,7 @@ from diag.bisect import plan
 from diag.cli import cli
 from diag.explain import index
 from diag.fixes import catalogue
+from diag.serving import suspects
 from diag.verdict import prompts
 
 # Flags of other programs that the pages speak of. SGLang's were looked up in sglang/srt/server_args.py of 0.5.12.
@@ -22,6 +23,8 @@ FOREIGN = {
     *("--disable-overlap-schedule", "--chunked-prefill-size", "--page-size", "--mem-fraction-static"),
     *("--sampling-backend", "--host", "--model-path", "--speculative-algorithm", "--speculative-ddtree-budget"),
     *("--speculative-eagle-topk", "--speculative-num-draft-tokens", "--speculative-"),
+    "--api-key",
+    *(flag.split(".")[0] for engine in suspects.engines() for s in suspects.table(engine).suspect for flag in s.flags),
     *("--lab-fault", "--lab-fault-chance", "--lab-fault-above", "--lab-fault-past"),
 }
 
