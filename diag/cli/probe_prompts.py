@@ -73,21 +73,11 @@ def _earlier(path: Path) -> dict[str, Answer]:
     import json
 
     from diag.errors import UsageError
-    from diag.serving.client import Answer
+    from diag.serving.earlier import lone_answers
 
     told = "Save one with: diag probe prompts TARGET --suite NAME --json > RUN.json"
     try:
-        document = json.loads(path.read_text("utf-8"))
-        alone = [each for each in document["answers"] if each["how"] == "alone"]
-        found = {
-            each["prompt"]: Answer(
-                str(each["prompt"]),
-                text=str(each["text"]),
-                token_ids=tuple(int(token) for token in each["token_ids"]),
-                finish_reason=str(each["finish_reason"]),
-            )
-            for each in reversed(alone)  # the first of several rounds counts
-        }
+        found = lone_answers(json.loads(path.read_text("utf-8")))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", next="Check the name of the file.") from None
     except (ValueError, KeyError, TypeError):

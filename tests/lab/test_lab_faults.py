@@ -14,7 +14,7 @@ from diag.lab.layout import Lab, model_dir
 from diag.serving import server
 from diag.serving.endpoint import Endpoint, opened
 from diag.serving.probing import probe
-from diag.verdict.prompts import Suite
+from diag.verdict.prompts import Suite, load
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
@@ -31,7 +31,7 @@ SUITE = Suite.model_validate(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def endpoints(lab: Lab) -> Iterator[tuple[Endpoint, Endpoint]]:
     """(one that is healthy, one that ends answers early)"""
     with ExitStack() as stack:
@@ -58,3 +58,15 @@ def test_a_fluent_answer_that_is_too_short_is_found_and_a_healthy_server_is_not_
     assert short
     assert {answer.verdict for answer in short} == {"garbled"}
     assert {answer.evidence[0].rule for answer in short} == {"reference"}
+
+
+def test_a_shipped_suite_finds_it_too_and_knows_what_the_server_was_asked_to_be(
+    endpoints: tuple[Endpoint, Endpoint],
+) -> None:
+    healthy, early = endpoints
+    right = probe(healthy, load("smoke"), reference=healthy)
+    assert {answer.verdict for answer in right.answers} == {"healthy"}
+    assert [sign for sign in right.signs if sign.severity == "suspect" or sign.id == "not-as-asked"] == []
+    assert early.argv[-2:] == ("--lab-fault", "early-end")
+    wrong = probe(early, load("smoke"), reference=healthy)
+    assert wrong.summary.rate.garbled >= 4
