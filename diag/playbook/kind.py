@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from diag.bisect.expr import Recorded
@@ -41,9 +41,9 @@ class Params(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
     main: ClassVar[str] = ""
 
-    @model_validator(mode="before")
     @classmethod
-    def _alone(cls, given: Any) -> Any:
+    def whole(cls, given: Any) -> Any:
+        """What is written for it, with the one that stands alone named."""
         if given is None:
             return {}
         return {cls.main: given} if cls.main and not isinstance(given, dict) else given

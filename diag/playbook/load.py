@@ -16,8 +16,7 @@ from diag.bisect.expr import Expression, ExpressionError, Recorded, parse
 from diag.errors import UsageError
 from diag.playbook.kind import Kind, Params
 from diag.playbook.kinds import KINDS
-from diag.playbook.schema import Hosts, OnFailure, Shell, StepWords, Var, field_of
-from diag.playbook.schema import Step as StepModel
+from diag.playbook.schema import Hosts, OnFailure, Shell, StepWords, Var
 from diag.playbook.steps.words import AssertParams, NoteParams, wrong_expression
 
 _WHOLE = re.compile(r"\{([a-z][a-z0-9_]*)\}")
@@ -217,22 +216,27 @@ class _Reader:
             self._say((*where, "id"), f"there are two steps with the id '{name}'")
         if name in self.vars:
             self._say((*where, "id"), f"'{name}' is the name of a variable already")
-        before = set(self.problems)
-        filled = {**data, kind.name: self._filled((*where, kind.name), data[kind.name])}
-        if filled[kind.name] is _UNSET or any(value is _UNSET for value in _flat(filled[kind.name])):
-            filled.pop(kind.name)
-            read, problems = yamlfile.checked(self.document, StepWords, filled, where)
-        else:
-            read, problems = yamlfile.checked(self.document, StepModel, filled, where)
+        before = len(self.problems)
+        words = {key: value for key, value in data.items() if key != kind.name}
+        read, problems = yamlfile.checked(self.document, StepWords, words, where)
         self.problems += problems
         when = self._expression((*where, "when"), data.get("when"))
-        params: Params | None = getattr(read, field_of(kind.name), None) if read is not None else None
-        if params is not None:
-            self._params((*where, kind.name), kind, params)
+        params = self._read((*where, kind.name), kind, data[kind.name])
         self.seen[name] = kind
-        if read is None or set(self.problems) - before:
+        if read is None or len(self.problems) > before:
             return None
         return Step(name, kind, params, read.title, when, read.on_failure, where)
+
+    def _read(self, where: yamlfile.Where, kind: Kind, given: Any) -> Params | None:
+        """None where it is wrong, or a variable that it uses has no value yet."""
+        filled = self._filled(where, given)
+        if any(value is _UNSET for value in _flat(filled)):
+            return None
+        params, problems = yamlfile.checked(self.document, kind.params, kind.params.whole(filled), where)
+        self.problems += problems
+        if params is not None:
+            self._params(where, kind, params)
+        return params
 
     def _kind(self, where: yamlfile.Where, data: object) -> Kind | None:
         if not isinstance(data, dict):
@@ -288,9 +292,8 @@ class _Reader:
         if step in fitting:
             return
         near = difflib.get_close_matches(step, fitting, n=1)
-        hint = (
-            f"did you mean '{near[0]}'?" if near else f"steps of kind {wanted} before it: {', '.join(fitting) or '-'}"
-        )
+        there = f"there are: {', '.join(fitting)}" if fitting else "there is none before it"
+        hint = f"did you mean '{near[0]}'?" if near else there
         self._say(where, f"'{step}' is no earlier step of kind {wanted}; {hint}")
 
     def _expression(self, where: yamlfile.Where, text: object) -> Expression | None:

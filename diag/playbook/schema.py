@@ -79,16 +79,9 @@ class StepWords(_Strict):
     when: str | None = None
     on_failure: OnFailure = "stop"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _one_kind(cls, given: Any) -> Any:
-        """`probe.host:` without parameters is `probe.host: {}`."""
-        if not isinstance(given, dict):
-            return given
-        return {key: {} if value is None and key in KINDS else value for key, value in given.items()}
-
 
 def _step() -> type[StepWords]:
+    """For the JSON Schema: reading goes kind by kind."""
     fields: dict[str, Any] = {
         field_of(name): (kind.params | None, Field(default=None, alias=name, description=kind.says))
         for name, kind in KINDS.items()

@@ -10,6 +10,7 @@ from diag.playbook.ended import Ended, HostEnd
 from diag.playbook.foresee import Ahead
 from diag.playbook.load import Book, Step
 from diag.playbook.stage import Change
+from diag.playbook.steps.servers import STOP
 from diag.playbook.steps.words import shown
 from diag.playbook.verdict import Verdict
 from diag.report.text import one_line
@@ -42,7 +43,7 @@ def document(ended: Ended) -> dict[str, Any]:
         "verdict": verdict.word,
         "why": verdict.why,
         "exit_code": verdict.exit_code,
-        "changed": any(host.past.changes for host in ended.hosts),
+        "changed": any(_lasting(host) for host in ended.hosts),
         "hosts": {host.host: _host_json(ended.book, host) for host in ended.hosts},
         "differences": [each.to_json() for each in verdicts.compared(ended)],
         "journal": ended.journal,
@@ -90,6 +91,11 @@ def _became(book: Book, change: Change, host: HostEnd) -> str:
     if change.id not in host.past.in_force:
         return "given back"
     return "kept" if change.step in book.keep else "outstanding"
+
+
+def _lasting(host: HostEnd) -> list[Change]:
+    """Without servers, which leave nothing of themselves."""
+    return [change for change in host.past.changes.values() if change.undo["do"] != STOP]
 
 
 def page(ended: Ended) -> Iterator[Row]:
@@ -143,16 +149,15 @@ def _differences(ended: Ended) -> Iterator[Row]:
 
 
 def _changes(ended: Ended) -> Iterator[Row]:
-    if not any(host.past.changes for host in ended.hosts):
+    if not any(_lasting(host) for host in ended.hosts):
         yield "green", "Nothing had to be changed."
-        return
     for host in ended.hosts:
         on = f" on {host.host}" if len(ended.hosts) > 1 else ""
-        states = {change: _became(ended.book, change, host) for change in host.past.changes.values()}
-        back = sum(state == "given back" for state in states.values())
-        if back:
+        states = [(change, _became(ended.book, change, host)) for change in host.past.changes.values()]
+        back = sum(state == "given back" for _, state in states)
+        if back and _lasting(host):
             yield "green", f"Given back{on}: {back} of {len(states)} changes."
-        for change, state in states.items():
+        for change, state in states:
             if state == "kept":
                 yield "", f"Kept{on}: {change.what}   (take it back: diag playbook resume {ended.run_id} --undo)"
             elif state == "outstanding":

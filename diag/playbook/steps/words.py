@@ -15,6 +15,7 @@ class AssertParams(Params):
     main = "that"
     that: tuple[str, ...] = Field(min_length=1, max_length=50, description="comparisons over recorded values")
     says: str = Field(default="", description="what it means when it does not hold")
+    inconclusive: bool = Field(default=False, description="then nothing is wrong, only not known: exit code 3")
 
     @field_validator("that", mode="before")
     @classmethod
@@ -54,7 +55,7 @@ def check(params: AssertParams, stage: Stage) -> Result:
         many = len(params.that)
         return Result("holds: " + params.that[0] + (f" and {many - 1} more" if many > 1 else ""), {"holds": True})
     summary = "; ".join(([params.says] if params.says else []) + said)
-    raise AssertionFalse(Result(summary, {"holds": False}, 3 if held else 1))
+    raise AssertionFalse(Result(summary, {"holds": False}, 3 if held or params.inconclusive else 1))
 
 
 def shown(value: object) -> str:
