@@ -21,8 +21,8 @@ _WIDTH = 100
 def explain(wanted: str | None, as_json: bool) -> None:
     """Tell what ID means, why it matters and what to do. Without ID, list all of them.
 
-    ID is any word that diag prints for a finding, a fault, a verdict or an error, such as mask-indptr, near_tie or
-    host_key_unknown. Connects to nothing.
+    ID is any word that diag prints for a finding, a fault, a verdict, a rule, a sign or an error, such as mask-indptr,
+    near_tie, salad or host_key_unknown. Connects to nothing.
     """
     from diag.explain.index import ENTRIES, get
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from diag.errors import UsageError
-from diag.explain import bisections, errors, faults, findings, machine, texts
+from diag.explain import bisections, errors, faults, findings, machine, probing, texts
 from diag.explain.entry import Entry, Group
 
 HEADINGS: dict[Group, str] = {
@@ -13,6 +13,9 @@ HEADINGS: dict[Group, str] = {
     "finding": "findings of a host",
     "bisection": "how a bisection ends",
     "text": "what a text is judged to be",
+    "rule": "what speaks against a text",
+    "sign": "signs in what a server counts and tells",
+    "lead": "false leads",
     "error": "errors",
 }
 
@@ -22,6 +25,7 @@ ENTRIES: tuple[Entry, ...] = (
     *machine.ENTRIES,
     *bisections.ENTRIES,
     *texts.ENTRIES,
+    *probing.ENTRIES,
     *errors.ENTRIES,
 )
 

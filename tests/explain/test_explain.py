@@ -40,11 +40,37 @@ def _error_kinds(cls: type[errors.DiagError] = errors.DiagError) -> Iterator[str
             yield from _error_kinds(child)
 
 
+VERDICTS = [ast.parse(path.read_text()) for path in sorted((ROOT / "diag/verdict").rglob("*.py"))]
+
+
+def _first_words(*names: str) -> set[str]:
+    """The first argument of every call of these, where it is a constant."""
+    calls = [n for tree in VERDICTS for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) in names]
+    found = {str(call.args[0].value) for call in calls if call.args and isinstance(call.args[0], ast.Constant)}
+    assert len(found) > 3
+    return found
+
+
+def _named(name: str) -> set[str]:
+    """Constants that a variable of that name is given."""
+    given = [
+        node.value
+        for tree in VERDICTS
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
+    ]
+    branches = [end for value in given if isinstance(value, ast.IfExp) for end in (value.body, value.orelse)]
+    return {str(each.value) for each in (*given, *branches) if isinstance(each, ast.Constant)}
+
+
 EXPECTED = {
     "fault": {fix.id for fix in (*FIXES, *INJECTIONS)},
     "finding": _finding_ids(),
     "bisection": set(get_args(VerdictKind)),
     "text": set(get_args(Kind)),
+    "lead": _first_words("Lead"),
+    "sign": _first_words("Sign"),
+    "rule": (_first_words("Evidence", "_counted") | _named("rule")) - {"no-answer"},  # as the kind of a text is called
     "error": set(_error_kinds()),
 }
 
