@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,7 +75,18 @@ def host(
     found = findings(seen)
     document = report.document(seen, found)
     _show(document, report.page(seen, found), _shared(share, [document], hosts), as_json)
-    return exit_code(found)
+    return _kept(name, {name: document}, exit_code(found))
+
+
+def _kept(
+    name: str, documents: dict[str, dict[str, Any]], code: int, differences: Sequence[dict[str, Any]] = ()
+) -> int:
+    """The exit code; what was found is kept for `diag runs diff` and `diag report`."""
+    from diag.cli.runs import warn
+    from diag.records import probes
+
+    probes.record(name, documents, code, differences, warn)
+    return code
 
 
 def _shared(share: bool, documents: list[dict[str, Any]], hosts: list[Host]) -> Share | None:
@@ -125,7 +136,7 @@ def _group(name: str, limit: str | None, options: dict[str, Any], share: bool, a
     document = report.document(name, results, found)
     shared = _shared(share, list(document["hosts"].values()), hosts)
     _show(document, report.page(results, found), shared, as_json)
-    return report.status(results, found)
+    return _kept(name, document["hosts"], report.status(results, found), document["differences"])
 
 
 @probe.command()

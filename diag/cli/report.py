@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,8 @@ def report(
         raise UsageError("--markdown and --json both go to standard output.", next="Leave one of them out.")
     found = _found(run)
     made = reports.document(found, _load)
-    shared = _share(found, made) if share else None
+    parts = [part for step in made["parts"] if (part := _load(step["run"])) is not None] if share else []
+    shared = shared_of([found, *parts]) if share else None
     removed = ""
     if shared is not None:
         made = shared.document(made)
@@ -128,18 +130,15 @@ def _show(
             click.echo(visible(line))
 
 
-def _share(found: Whole, made: dict[str, Any]) -> Share:
-    """Knows what the hosts said of themselves and what the inventory has of them."""
+def shared_of(wholes: Sequence[Whole]) -> Share:
+    """Knows what the hosts of these runs said of themselves, and what the inventory has of them."""
     from diag.errors import DiagError
     from diag.hosts import inventory
     from diag.report import share
 
-    every = [found, *(part for step in made["parts"] if (part := _load(step["run"])) is not None)]
-    documents = [one.read(line)["document"] for one in every for line in one.facts.values()]
-    names = {host for one in every for host in one.run.hosts}
-    known = inventory.load()
-    hosts = []
-    for name in sorted(names):
+    documents = [one.read(line)["document"] for one in wholes for line in one.facts.values()]
+    known, hosts = inventory.load(), []
+    for name in sorted({host for one in wholes for host in one.run.hosts}):
         try:
             hosts.append(known.get(name))
         except DiagError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +14,7 @@ from diag.cli.common import JSON, console, print_json
 if TYPE_CHECKING:
     from diag.bisect.trial import Trial
     from diag.records.runs import Run, Whole
+    from diag.report.share import Share
 
 
 @click.group()
@@ -149,6 +152,73 @@ def rm(run: str) -> int:
     with Journal.reopen(folder, run):
         shutil.rmtree(folder)
     click.echo(f"removed {folder}")
+    return 0
+
+
+@runs.command()
+@click.argument("before")
+@click.argument("after")
+@JSON
+def diff(before: str, after: str, as_json: bool) -> int:
+    """What changed between the runs BEFORE and AFTER: versions, files, flags, environment, verdict, culprit, rates."""
+    from diag.records import changes
+    from diag.records import runs as records
+    from diag.report import run as reports
+    from diag.report.text import one_line
+
+    wholes = [records.whole(run, warn=warn) for run in (before, after)]
+    made = [reports.document(whole) for whole in wholes]
+    facts = [{host: whole.read(line)["document"] for host, line in whole.facts.items()} for whole in wholes]
+    found = changes.changes(made[0], made[1], facts)
+    if as_json:
+        print_json({"schema": 1, "before": before, "after": after, "changes": [one.to_json() for one in found]})
+        return 0
+    out, group = console(), ""
+    for one in found:
+        if one.group != group:
+            group = one.group
+            out.print(one_line(group), style="bold")
+        out.print(f"  {one_line(one.what, 60)}: {one_line(one.before, 120)} -> {one_line(one.after, 120)}")
+    silent = [run for run, told in zip((before, after), facts) if not told]
+    if silent:
+        out.print(f"not compared: {', '.join(silent)} does not hold what its hosts said of themselves", style="dim")
+    if not found:
+        out.print("nothing that is recorded differs")
+    return 0
+
+
+@runs.command()
+@click.argument("run")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--share", is_flag=True, help="Hide secrets; replace names of people and machines, always by the same.")
+def export(run: str, file: Path, share: bool) -> int:
+    """Write RUN, with the runs that it began, into FILE (.tar.gz); another diag reads it: diag runs import FILE."""
+    from diag.cli.report import shared_of
+    from diag.records import carry
+    from diag.records import runs as records
+
+    found = records.whole(run, warn=warn)
+    parts = [one.run for one in records.listed(warn=warn) if one.run.startswith(f"{run}.") and not one.problem]
+    told = shared_of([found, *(records.whole(part, warn=warn) for part in parts)]) if share else None
+    carry.write([run, *parts], file, (lambda line: _shared(told, line)) if told is not None else lambda line: line)
+    click.echo(f"written: {file} ({1 + len(parts)} run{'s' if parts else ''})")
+    if told is not None:
+        click.echo(f"replaced: {told.summary()}; read it before you give it away", err=True)
+    return 0
+
+
+def _shared(share: Share, line: bytes) -> bytes:
+    return json.dumps(share.document(json.loads(line))).encode() + b"\n"
+
+
+@runs.command("import")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def import_run(file: Path) -> int:
+    """Take in a run that another diag wrote with `diag runs export`."""
+    from diag.records import carry
+
+    for run in carry.read(file):
+        click.echo(f"read: {run}")
     return 0
 
 

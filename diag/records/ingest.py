@@ -57,11 +57,12 @@ def lines(journal: Path, offset_bytes: int = 0, number: int = 0) -> Iterator[Lin
             if not raw.endswith(b"\n"):
                 return
             number += 1
-            yield Line(number, offset_bytes, raw, _object(raw, number))
+            yield Line(number, offset_bytes, raw, entry_of(raw, number))
             offset_bytes += len(raw)
 
 
-def _object(raw: bytes, number: int) -> dict[str, Any]:
+def entry_of(raw: bytes, number: int) -> dict[str, Any]:
+    """Raises BadLine for what is no JSON object with a kind."""
     try:
         entry = json.loads(raw)
     except (ValueError, RecursionError):

@@ -94,8 +94,8 @@ class BadText:
 
 @dataclass(frozen=True)
 class Whole:
-    """One run with all that the record has of it. left_out: host -> why; facts: host -> line; lines: by kind; places: of
-    each line (offset, size) in bytes; at_unix: when each was written."""
+    """One run with all that the record has of it. left_out: host -> why; facts: host -> line; lines: by kind;
+    places: of each line (offset, size) in bytes; at_unix: when each was written."""
 
     run: Run
     trials: tuple[TrialRow, ...]
