@@ -79,7 +79,8 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="diag %(version)s")
-def cli() -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Tell what is done on which host, and why; anywhere on the line.")
+def cli(verbose: bool) -> None:
     """Find, prove and mend what makes an LLM server write garbage, over SSH.
 
     \b
@@ -105,7 +106,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; prints, never raises for expected failures."""
     as_json = "--json" in arguments
     try:
-        result: Any = cli.main(arguments, prog_name="diag", standalone_mode=False)
+        result: Any = cli.main(_heard(arguments), prog_name="diag", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         if as_json:
@@ -124,6 +125,17 @@ def run(arguments: list[str]) -> int:
         # The reader of our output has gone (`diag ... | head`): nothing left to say, and to nobody.
         sys.stderr.close()
         return 0
+
+
+def _heard(arguments: list[str]) -> list[str]:
+    """The line without -v, which counts wherever it stands before a `--`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    before = [word for word in arguments[:end] if word not in ("-v", "--verbose")]
+    if len(before) < end:
+        from diag.cli.common import tell
+
+        tell()
+    return [*before, *arguments[end:]]
 
 
 def _fail(error: DiagError, as_json: bool) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +27,23 @@ def connected(name: str) -> Iterator[Transport]:
     from diag.hosts import inventory
     from diag.hosts.transport import connect
 
-    with connect(inventory.load().get(name)) as transport:
+    host = inventory.load().get(name)
+    with waiting(f"connecting to {name}, a second or two"):
+        opened = connect(host)
+    with opened as transport:
         yield transport
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Says on a terminal what is awaited, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from diag.report.text import visible
+
+    with console(stderr=True).status(visible(what)):
+        yield
 
 
 def load_meanwhile(*modules: str, program: str) -> None:
@@ -40,6 +57,21 @@ def load_meanwhile(*modules: str, program: str) -> None:
             importlib.import_module(module)
 
     threading.Thread(target=load, name="diag-load", daemon=True).start()
+
+
+def tell() -> None:
+    """From now on, what is done on which host goes to standard error."""
+    log = logging.getLogger("diag")
+    if not log.handlers:
+        log.addHandler(_Told())
+    log.setLevel(logging.INFO)
+
+
+class _Told(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        from diag.report.text import visible
+
+        click.echo(click.style(visible(record.getMessage()), dim=True), err=True)
 
 
 def console(*, stderr: bool = False) -> Console:

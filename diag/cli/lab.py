@@ -90,13 +90,15 @@ def serve(folder: Path | None, port: int | None, engine: Name, flags: tuple[str,
       --speculative-algorithm DDTREE --speculative-ddtree-budget 16
       --speculative-eagle-topk 4 --speculative-num-draft-tokens 8
     """
+    import contextlib
     import secrets
     import threading
 
-    from diag.cli.common import connected
+    from diag.cli.common import connected, console
     from diag.errors import Interrupted, LabError
     from diag.lab import control
     from diag.lab.layout import HOST_NAME
+    from diag.report.text import visible
     from diag.serving import server
 
     where = _lab(folder)
@@ -106,7 +108,15 @@ def serve(folder: Path | None, port: int | None, engine: Name, flags: tuple[str,
     launch = server.Launch(argv=argv, run_id=f"serve-{secrets.token_hex(4)}", port=port, engine=engine)
     with connected(HOST_NAME) as transport:
         try:
-            with server.start(transport, launch) as running:
+            with contextlib.ExitStack() as closing:
+                with console(stderr=True).status("the server to be healthy, about 10 s") as status:
+
+                    def on_progress(now: server.Progress) -> None:
+                        status.update(
+                            visible(f"the server to be healthy, {now.elapsed_s:.0f} of about 10 s: {now.last_log}")
+                        )
+
+                    running = closing.enter_context(server.start(transport, launch, on_progress))
                 click.echo(
                     f"healthy after {running.ready_after_s:.1f} s: http://127.0.0.1:{running.port}  (Ctrl-C stops it)"
                 )

@@ -23,7 +23,7 @@ from typing import Any
 
 from diag import errors
 from diag.errors import DiagError, HostProgramFailed, LinkLost, NoPythonOnHost, PreconditionFailed
-from diag.hosts import payload
+from diag.hosts import narrate, payload
 from diag.hosts.records import Record, RecordParser
 from diag.hosts.transport import RemoteProcess, Transport
 
@@ -124,6 +124,7 @@ def _start(
     # The one place where the values leave their wrapping; they cross on standard input.
     env = {name: value.get_secret_value() for name, value in host.env.items()}
     request = {"args": dict(args or {}), "env": env, "limit_s": limit_s}
+    narrate.program(host, full_name, args or {})
     program = payload.payload(full_name, request)
     given = python or host.helper_python
     candidates = (given,) if given is not None else _candidates(host.python)

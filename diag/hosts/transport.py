@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from diag.errors import HostError, HostProgramFailed
+from diag.hosts import narrate
 
 if TYPE_CHECKING:
     from diag.hosts.inventory import Host
@@ -220,6 +221,7 @@ def connect(
     outer: an open connection to `host.jump`, to be shared; note: told each stage passed (diag/hosts/check.py).
     """
     kind = kind_of(host)
+    narrate.connecting(host, kind)
     opened: Transport
     if kind == "local":
         from diag.hosts.local import LocalTransport

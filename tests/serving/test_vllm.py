@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from diag.hosts import inventory
+from diag import probe
+from diag.hosts import inventory, reaping
 from diag.hosts.transport import Transport, connect
 from diag.lab.layout import Lab, model_dir
 from diag.serving import server
@@ -21,6 +22,7 @@ from diag.serving.client import Prompt
 from diag.serving.engine import recognised
 from diag.serving.suspects import plan_text, suspects
 from diag.serving.vllm import VllmClient
+from diag.verdict import prompts
 from tests.lab_fixture import Ran
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
@@ -118,19 +120,25 @@ def test_an_answer_of_all_at_once_is_that_of_each_alone(running: server.Server) 
     assert {answer.token_ids for answer in together} == {alone.token_ids}
 
 
-def test_probe_prompts_asks_and_judges_it(running: server.Server, diag: Callable[..., Ran]) -> None:
-    ran = diag("probe", "prompts", f"lab:{running.port}", "--suite", "quick", "--json")
+def test_probe_prompts_asks_and_scores_it(running: server.Server, tmp_path: Path, diag: Callable[..., Ran]) -> None:
+    """What the look of a text says is tested elsewhere; here, that the model's own scores are asked for."""
+    (tmp_path / "one.yaml").write_text(json.dumps(SUITE))
+    ran = diag("probe", "prompts", f"lab:{running.port}", "--suite", str(tmp_path / "one.yaml"), "--json")
     document = json.loads(ran.out)
-    assert (ran.code, document["kind"]) == (0, "vllm")
-    assert all(answer["token_ids"] for answer in document["answers"])
+    assert document["kind"] == "vllm"
+    assert all(len(answer["token_ids"]) == 16 for answer in document["answers"])
+    assert document["effective"]["speculative_config"] == json.loads(NGRAM)
+    assert {each["rule"] for answer in document["answers"] for each in answer["evidence"]} <= {"salad"}
 
 
-def test_probe_host_judges_it(running: server.Server, diag: Callable[..., Ran]) -> None:
-    document = json.loads(diag("probe", "host", "lab", "--json").out)
-    (seen,) = [one for one in document["servers"] if one["port"] == running.port]
-    assert (seen["engine"], seen["unknown"]) == ("vllm", None)
-    assert seen["effective"]["speculative_config"] == json.loads(NGRAM)
-    assert {text["kind"] for text in seen["texts"]} == {"healthy"}
+def test_probe_host_judges_it(running: server.Server, transport: Transport) -> None:
+    """That one alone: `probe host` asks every server of the machine."""
+    (facts,) = [one for one in reaping.servers(transport)["servers"] if one["port"] == running.port]
+    assert facts["engine"] == "vllm"
+    seen = probe._server(transport, facts, prompts.load("quick"), True, lambda line: None)
+    assert seen.unknown == ""
+    assert seen.effective["speculative_config"] == json.loads(NGRAM)
+    assert {text.kind for text in seen.texts} == {"plausible"}
 
 
 def test_without_its_developer_mode_it_tells_less_and_is_asked_the_same(lab: Lab, transport: Transport) -> None:
