@@ -7,34 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from diag.probe import HostReport, InstalledFault, ServerHealth
+from diag.report.fields import TELLING
 from diag.report.text import one_line
 from diag.source import listing
 from diag.verdict.findings import Finding, fault_severity, verify_width
 
 SCHEMA = 1
-
-# Of some 400 fields of /server_info, those that decide which path runs.
-TELLING = (
-    "version",
-    "model_path",
-    "attention_backend",
-    "disable_cuda_graph",
-    "speculative_algorithm",
-    "speculative_num_draft_tokens",
-    "speculative_ddtree_budget",
-    "speculative_eagle_topk",
-    "speculative_num_steps",
-    "draft_token_num",
-    "kv_cache_dtype",
-    "dtype",
-    "quantization",
-    "tp_size",
-    "dp_size",
-    "page_size",
-    "disable_radix_cache",
-    "chunked_prefill_size",
-    "disable_overlap_schedule",
-)
 
 
 def document(report: HostReport, found: list[Finding]) -> dict[str, Any]:

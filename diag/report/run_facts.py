@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from diag.records.runs import TrialRow
-from diag.report.host import TELLING
+from diag.report.fields import TELLING
 
 PACKAGES = (
     *("sglang", "vllm", "torch", "triton", "transformers", "flashinfer-python", "sgl-kernel", "flash-attn", "xgrammar"),

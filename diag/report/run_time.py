@@ -52,7 +52,8 @@ def spent(found: Whole, bodies: Mapping[int, Mapping[str, Any]]) -> dict[str, An
         if any(span.kind == kind for span in spans)
     ]
     rest = max(0.0, ended - began - _covered(spans))
-    shown = [span for span in spans if span.kind != "away" and (span.what in _names(bodies) or span.kind == "step")]
+    names = {f"trial {number}" for number in bodies}
+    shown = [span for span in spans if span.kind == "step" or span.what in names]
     return {
         "spans": [asdict(span) for span in (*shown, *away)],
         "totals": [
@@ -61,10 +62,6 @@ def spent(found: Whole, bodies: Mapping[int, Mapping[str, Any]]) -> dict[str, An
         ],
         "lanes": list(dict.fromkeys(span.lane for span in spans if span.kind != "away")),
     }
-
-
-def _names(bodies: Mapping[int, Any]) -> set[str]:
-    return {f"trial {number}" for number in bodies}
 
 
 def _of_trial(row: TrialRow, body: Mapping[str, Any] | None, began: float) -> Iterator[Span]:
