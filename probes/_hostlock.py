@@ -13,10 +13,10 @@ import getpass
 import json
 import os
 import socket
-import stat
 import time
 from typing import Any, Dict, Optional
 
+from . import _state
 from ._wire import failure
 
 Json = Dict[str, Any]
@@ -26,8 +26,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_
 
 
 def path() -> str:
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(state, "diag", "host.lock")
+    return os.path.join(_state.folder(), "host.lock")
 
 
 class HostLock:
@@ -118,11 +117,7 @@ def said(who: Json) -> str:
 
 
 def _open() -> int:
-    folder = os.path.dirname(path())
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PermissionError(1, "not a folder that only we can write to", folder)
+    _state.private(_state.folder())
     return os.open(path(), _FLAGS, 0o600)
 
 

@@ -12,7 +12,7 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from . import _hostlock, _proc, servers
+from . import _hostlock, _proc, _serverlog, servers
 from ._owned import Owned, stop
 from ._wire import failure
 
@@ -49,7 +49,7 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
         return _no_such(target, found)
     lines = int(args.get("lines") or 40)
     if args["do"] == "logs":
-        return {"server": chosen[0], "log": log_of(chosen[0]["pid"], lines)}
+        return {"server": chosen[0], "log": log_of(chosen[0]["pid"], lines, chosen[0]["run_id"])}
     return _stop(chosen[0], bool(args.get("adopt")), float(args.get("stop_grace_s", 10)), lines, talk)
 
 
@@ -153,7 +153,7 @@ def _evidence(server: Json, lines: int) -> Json:
     smi, why = _proc.command(["nvidia-smi", "-q"], SMI_LIMIT_S)
     return {
         "server": server,
-        "log": log_of(server["pid"], lines),
+        "log": log_of(server["pid"], lines, server["run_id"]),
         "processes": [{"pid": p.pid, "ppid": p.ppid, "state": p.state, "argv": _proc.hide_argv(p.argv)} for p in of_it],
         "nvidia_smi": smi[:TAIL_BYTES] or None,
         "nvidia_smi_why": why or None,
@@ -165,6 +165,8 @@ def _ended(server: Json, owned: Owned, grace_s: float) -> Json:
     apps, before = _apps(), _proc.gpu_memory_mib()
     pids = {process.pid for process in owned.scan()}
     done = stop(owned, grace_s)
+    if server["run_id"] and done["stopped"]:
+        _serverlog.remove(server["run_id"])  # its end is in the evidence
     pids |= {pid for pid, _ in owned.known}
     port = server["port"]
     port_free = None if port is None else _free_soon(port)
@@ -218,8 +220,9 @@ def _settled(before: Optional[List[int]], held: Optional[int], pids: Set[int]) -
 # --- its log --------------------------------------------------------------------------------------
 
 
-def log_of(pid: int, lines: int) -> Json:
-    """{source, lines, why}: the end of the file that its output goes to, or of its unit's journal; secrets hidden."""
+def log_of(pid: int, lines: int, run_id: Optional[str] = None) -> Json:
+    """{source, lines, why}: the end of the file that its output goes to, of what its supervisor kept, or of its unit's
+    journal; secrets hidden."""
     hidden = {value for value in _proc.secrets(_argv(pid), _proc.environment(pid)) if len(value) > 3}
     why = "where its output goes cannot be seen by this user"
     for number in (2, 1):
@@ -229,6 +232,9 @@ def log_of(pid: int, lines: int) -> Json:
             opened = "/proc/{}/fd/{}".format(pid, number)
             if stat.S_ISREG(os.stat(opened).st_mode):
                 return {"source": target, "lines": _tail(_end_of(opened), lines, hidden), "why": None}
+    files = [path for path in _serverlog.files(run_id) if os.path.exists(path)] if run_id else []
+    if files:  # a supervisor of ours reads its output, or did
+        return {"source": files[-1], "lines": _tail(b"".join(map(_end_of, files)), lines, hidden), "why": None}
     unit = re.search(r"/([\w@.\\-]+\.service)\s*$", _proc.text(_proc.read("/proc/{}/cgroup".format(pid)) or b""), re.M)
     if unit:
         said, failed = _proc.command(

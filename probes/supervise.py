@@ -15,10 +15,11 @@ import socket
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from . import _proc
 from ._owned import Owned, stop
+from ._serverlog import Log, remove
 from ._wire import failure
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 Json = Dict[str, Any]
 
 PORTS = range(20000, 32000)
-LOG_BYTES = 8 << 20
-LINE_CHARS = 2000
 TICK_S = 0.2
 SCAN_S = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -57,7 +56,9 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
         )
     grace_s = float(args.get("stop_grace_s", 10))
     if args.get("reap"):
-        return dict(stop(Owned(run_id), grace_s), reason="asked")
+        stopped = stop(Owned(run_id), grace_s)
+        remove(run_id)
+        return dict(stopped, reason="asked")
     port = free_port() if args["port"] == "auto" else int(args["port"])
     if not _proc.port_is_free(port):
         return _port_in_use(port)
@@ -106,7 +107,7 @@ class Supervisor:
         self.path = str(args["ready"]["path"])
         self.lease_s = float(args.get("lease_s", 60))
         self.log_lines = int(args.get("log_lines", 40))
-        self.log = Log({value for value in _proc.secrets(self.argv, self.env) if len(value) > 3})
+        self.log = Log({value for value in _proc.secrets(self.argv, self.env) if len(value) > 3}, self.run_id)
         self.owned = Owned(self.run_id)
         self.ready = False
 
@@ -270,50 +271,6 @@ def _settled(before: Optional[List[int]]) -> Optional[Json]:
 
 
 # --- the parts around it --------------------------------------------------------------------------
-
-
-class Log:
-    """The server's output: the last LOG_BYTES in memory, drained by a thread so that the server never blocks.
-    In memory, because a full disk cannot break it and nothing stays behind if we are killed."""
-
-    def __init__(self, hidden: Set[str]) -> None:
-        self.hidden = hidden
-        self._kept = bytearray()
-        self._lock = threading.Lock()
-        self._thread: Optional[threading.Thread] = None
-
-    def drain(self, server: subprocess.Popen[bytes]) -> None:
-        self._thread = threading.Thread(target=self._drain, args=(server,), daemon=True)
-        self._thread.start()
-
-    def _drain(self, server: subprocess.Popen[bytes]) -> None:
-        if server.stdout is None:
-            return
-        with server.stdout as pipe:
-            while True:
-                chunk = os.read(pipe.fileno(), 1 << 16)
-                if not chunk:
-                    return
-                self.add(chunk)
-
-    def add(self, chunk: bytes) -> None:
-        with self._lock:
-            self._kept += chunk
-            if len(self._kept) > LOG_BYTES:
-                del self._kept[: len(self._kept) - LOG_BYTES // 2]
-
-    def last(self, lines: int) -> List[str]:
-        """The last non-empty lines as a terminal shows them (what follows the last \\r), secrets hidden."""
-        with self._lock:
-            kept = bytes(self._kept[-max(lines, 1) * LINE_CHARS :])
-        shown = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in kept.split(b"\n"))
-        full = [line for line in shown if line.strip()]
-        return [_proc.hide(_proc.text(line[:LINE_CHARS]), self.hidden) for line in full[max(0, len(full) - lines) :]]
-
-    def close(self) -> None:
-        """Wait for the last lines; the pipe ends with the last process of the server."""
-        if self._thread is not None:
-            self._thread.join(2)
 
 
 class Health:

@@ -20,7 +20,7 @@ from fake_talk import GONE, FakeTalk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import _proc, servers, supervise
+from probes import _proc, _serverlog, servers, supervise
 
 HERE = Path(__file__).parent
 SERVER = str(HERE / "fake_server.py")
@@ -211,7 +211,7 @@ def test_a_death_after_ready_is_told_and_returned(number: int, exit_code: int | 
 
 def test_a_server_that_floods_its_output_is_never_blocked() -> None:
     talk = FakeTalk(lambda event: [{"cmd": "log", "lines": 1}, {"cmd": "stop"}] if event["event"] == "ready" else [])
-    supervise.run(arguments("--flood", str(2 * supervise.LOG_BYTES)), talk)
+    supervise.run(arguments("--flood", str(2 * _serverlog.MEMORY_BYTES)), talk)
     assert talk.named("log") == [{"event": "log", "lines": ["serving"]}]
 
 
@@ -298,17 +298,17 @@ def test_what_a_killed_supervisor_left_is_found_and_reaped() -> None:
 
 
 def test_the_log_keeps_its_bound_and_its_end() -> None:
-    log = supervise.Log(set())
+    log = _serverlog.Log(set())
     for at in range(40):
         log.add(b"%d" % at + b"x" * (1 << 20) + b"\n")
     log.add(b"10%\r50%\r100%\r\nlast \xff line")
     assert log.last(2) == ["100%", "last \\xff line"]
-    assert len(log._kept) <= supervise.LOG_BYTES
+    assert len(log._kept) <= _serverlog.MEMORY_BYTES
 
 
 @given(st.lists(st.binary(max_size=60)), st.integers(0, 9))
 def test_log_lines_are_always_printable_text(chunks: list[bytes], count: int) -> None:
-    log = supervise.Log({"hush"})
+    log = _serverlog.Log({"hush"})
     for chunk in chunks:
         log.add(chunk)
     lines = log.last(count)
