@@ -106,7 +106,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; prints, never raises for expected failures."""
     as_json = "--json" in arguments
     try:
-        result: Any = cli.main(_heard(arguments), prog_name="diag", standalone_mode=False)
+        result: Any = cli.main(_heard(arguments), prog_name="diag", standalone_mode=False, color=_color())
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         if as_json:
@@ -127,6 +127,11 @@ def run(arguments: list[str]) -> int:
         return 0
 
 
+def _color() -> bool | None:
+    """None: as the terminal is. https://no-color.org: any value that is not empty switches it off."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
 def _heard(arguments: list[str]) -> list[str]:
     """The line without -v, which counts wherever it stands before a `--`."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
@@ -143,7 +148,7 @@ def _fail(error: DiagError, as_json: bool) -> int:
 
     if as_json:
         _print_json(error.to_json())
-    click.echo(click.style("error: ", fg="red", bold=True, reset=True) + visible(str(error)), err=True)
+    click.echo(click.style("error: ", fg="red", bold=True, reset=True) + visible(str(error)), err=True, color=_color())
     return error.exit_code
 
 
