@@ -31,6 +31,7 @@ from diag.hosts import courier
 from diag.hosts.holding import held
 from diag.hosts.inventory import Host
 from diag.hosts.transport import Transport
+from diag.records import telling
 from diag.serving.server import STOP_GRACE_S, Launch, Progress, Server, start
 from diag.verdict.compare import TextVerdict
 
@@ -90,6 +91,7 @@ class ServerBench:
         self._unsure = resumed
         self._lost = 0
         self._running: _Running | None = None
+        self._first_info: Mapping[str, Any] | None = None
         self._run = run if run is not None else mark
         self._lock: tuple[Transport, contextlib.ExitStack] | None = None
         self._cancelled = threading.Event()
@@ -176,10 +178,17 @@ class ServerBench:
             details={
                 **_told(running.launch),
                 "stopped": server.stopped,
+                **self._in_force(info),
                 asking.MARGIN: reference.margin.to_json(),
             },
             signature=signature,
         )
+
+    def _in_force(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """For the report."""
+        told = telling.in_force(info, self._first_info)
+        self._first_info = told.get("server_info", self._first_info)
+        return told
 
     def _ask(self, server: Server, config: Config) -> tuple[list[TextVerdict], asking.Reference, dict[str, Any]]:
         """(texts, reference, effective configuration). The first trial of a run is the good configuration: its own

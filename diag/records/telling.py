@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from diag import bundle
 from diag.errors import DiagError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 LOOK_TIMEOUT_S = 60.0
 MAX_PROMPT_CHARS = 2000
 MAX_REJECTED = 200
+MAX_VALUE = 500
 MAX_FACTS_BYTES = 256 * 1024
 MAX_REPORT_BYTES = 2 * 1024 * 1024
 
@@ -82,6 +84,21 @@ def _look(link: Link) -> dict[str, Any] | DiagError:
         for file in source["files"]:
             file.pop("content_b64", None)
     return document
+
+
+def in_force(info: Mapping[str, Any], first: Mapping[str, Any] | None) -> dict[str, Any]:
+    """For a trial's details, what the server says of its configuration: whole, or what differs from the `first` one.
+
+    Single values only: what is nested are states and counters, and large."""
+    is_secret = bundle.load("probes._proc").is_secret
+    told = {name: "***" if is_secret(name, str(value)) else value for name, value in info.items() if _is_single(value)}
+    if first is None:
+        return {"server_info": told} if told else {}
+    return {"server_info_changed": {name: value for name, value in told.items() if first.get(name) != value}}
+
+
+def _is_single(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) < MAX_VALUE)
 
 
 def report(journal: Journal, document: Mapping[str, Any]) -> None:

@@ -23,4 +23,11 @@ TELLING = (
     "disable_radix_cache",
     "chunked_prefill_size",
     "disable_overlap_schedule",
+    # vLLM's names, where they are others
+    "enforce_eager",
+    "speculative_config",
+    "enable_prefix_caching",
+    "async_scheduling",
+    "tensor_parallel_size",
+    "block_size",
 )

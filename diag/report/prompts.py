@@ -14,6 +14,7 @@ SHOWN = 100
 TELLING = (
     *("version", "attention_backend", "dtype", "kv_cache_dtype", "disable_cuda_graph", "disable_radix_cache"),
     *("speculative_algorithm", "speculative_num_draft_tokens", "speculative_eagle_topk", "tp_size"),
+    *("enforce_eager", "speculative_config", "enable_prefix_caching", "async_scheduling", "tensor_parallel_size"),
 )
 """What of the effective configuration stands on the page and in the document."""
 

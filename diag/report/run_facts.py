@@ -14,6 +14,9 @@ PACKAGES = (
 )
 """Of an environment's hundreds those that an issue is asked for."""
 
+OWN = {"port", "nccl_port", "random_seed", "dist_init_addr", "last_gen_throughput"}
+"""What every start has anew."""
+
 MAX_CHANGED = 40
 
 
@@ -86,7 +89,8 @@ def in_force(shown: Sequence[TrialRow], bodies: Mapping[int, Mapping[str, Any]])
     if number is None:
         return None
     told, healthy = infos[number], infos[good] if good is not None else {}
-    names = sorted(name for name in {*told, *healthy} if healthy and bad and told.get(name) != healthy.get(name))
+    both = {*told, *healthy} - OWN if healthy and bad else set()
+    names = sorted(name for name in both if told.get(name) != healthy.get(name))
     return {
         "trial": number,
         "telling": {name: told[name] for name in TELLING if told.get(name) is not None},
@@ -95,15 +99,15 @@ def in_force(shown: Sequence[TrialRow], bodies: Mapping[int, Mapping[str, Any]])
 
 
 def _info(bodies: Mapping[int, Mapping[str, Any]], number: int, shown: Sequence[TrialRow]) -> dict[str, Any]:
-    """The first trial of each host has it whole, later ones only what changed."""
+    """The first trial of each host in a session has it whole, later ones only what differs from that."""
     host = next(row.host for row in shown if row.number == number)
-    details = (bodies[number].get("details") or {}) if number in bodies else {}
-    if details.get("server_info"):
-        return dict(details["server_info"])
-    if details.get("server_info_changed") is None:
-        return {}
+    whole: dict[str, Any] = {}
     for row in shown:
-        first = (bodies[row.number].get("details") or {}).get("server_info")
-        if row.host == host and first:
-            return {**first, **details["server_info_changed"]}
-    return {}
+        if row.host == host and row.number <= number:
+            whole = dict(_details(bodies, row.number).get("server_info") or whole)
+    changed = _details(bodies, number).get("server_info_changed") or {}
+    return {**whole, **changed} if whole or changed else {}
+
+
+def _details(bodies: Mapping[int, Mapping[str, Any]], number: int) -> Mapping[str, Any]:
+    return (bodies[number].get("details") or {}) if number in bodies else {}

@@ -75,6 +75,9 @@ def trial(number: int, budget: int, topk: int, words: str = "A poemownersWrite o
         for how in ("alone", "together")
     ]
     argv = ["/home/alice/venv/bin/python", "-m", "sglang.launch_server", "--port", "{port}", "--budget", str(budget)]
+    whole = {"attention_backend": "triton", "port": 30000 + number, "speculative_ddtree_budget": budget, "odd": None}
+    changed = {"port": 30000 + number, **({"speculative_ddtree_budget": budget} if fails else {})}
+    info = {"server_info": whole} if number in (1, 5) else {"server_info_changed": changed}
     return line(
         "trial",
         number=number,
@@ -87,7 +90,7 @@ def trial(number: int, budget: int, topk: int, words: str = "A poemownersWrite o
         warnings=[],
         start_s=20.0,
         total_s=30.0,
-        details={"argv": argv, "env": {"HF_TOKEN": "***"}, "stopped": {"seconds": 2.0}},
+        details={"argv": argv, "env": {"HF_TOKEN": "***"}, "stopped": {"seconds": 2.0}, **info},
         host="gpu1",
         signature="garbled" if fails else "",
         at_unix=at or 1000.0 + 31 * number,

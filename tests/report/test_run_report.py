@@ -71,6 +71,11 @@ def test_what_is_in_it_is_from_the_journal(state: Path) -> None:
     assert pair["gaps_nats"][1] == 24.9
     assert [made["commands"][end]["trial"] for end in ("failing", "good")] == [4, 1]
     assert [trial["shows"] for trial in made["trials"]][3] == ["sufficient", "clears topk"]
+    assert made["in_force"] == {
+        "trial": 2,
+        "telling": {"attention_backend": "triton", "speculative_ddtree_budget": 16},
+        "differs": [["speculative_ddtree_budget", 7, 16]],
+    }
     totals = {total["kind"]: total["seconds"] for total in made["time"]["totals"]}
     assert totals["start"] == 120.0
     assert totals["away"] == 65.0
