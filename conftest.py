@@ -10,7 +10,7 @@ pytest_plugins = ["tests.lab_fixture"]
 
 # What these start and end are processes of this machine, and some of them look at all that run: one after the other.
 MACHINE = (
-    *(f"tests/{folder}/" for folder in ("bisect/over", "cli", "fixes", "hosts", "lab", "probes", "serving")),
+    *(f"tests/{folder}/" for folder in ("bisect/over", "cli", "fixes", "hosts", "lab", "playbook", "probes", "serving")),
     *(f"tests/bisect/test_{name}.py" for name in ("real_hosts", "requests", "command", "several_hosts")),
     "tests/source/test_source_commands.py",
 )

@@ -16,6 +16,9 @@ from diag.errors import DiagError
 if TYPE_CHECKING:
     from diag.playbook.stage import Stage
 
+VARIABLE = {"type": "string", "pattern": r"^\{[a-z][a-z0-9_]*\}$"}
+"""In place of any parameter."""
+
 Foreseen = Literal["change", "no change", "cannot tell until run"]
 
 
@@ -51,9 +54,10 @@ class Params(BaseModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler.resolve_ref_schema(handler(core))
-        alone: list[dict[str, Any]] = [dict(schema), {"type": "null"}]
+        told = {name: {"anyOf": [each, VARIABLE]} for name, each in schema["properties"].items()}
+        alone: list[dict[str, Any]] = [{**schema, "properties": told}, {"type": "null"}]
         if cls.main:
-            alone.append(dict(schema["properties"][cls.main]))
+            alone += [told[cls.main], {"type": "string"}]
         return {"anyOf": alone}
 
 

@@ -130,4 +130,7 @@ def json_schema() -> dict[str, Any]:
         finally_=(listed, Field(default_factory=list, alias="finally", max_length=MAX_STEPS)),
     )
     schema = whole.model_json_schema(by_alias=True)
+    scalar = {"type": ["string", "integer", "number", "boolean"]}
+    for name, alone in (("Var", scalar), ("Hosts", {"type": "string"})):
+        schema["$defs"][name] = {"anyOf": [schema["$defs"][name], alone]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

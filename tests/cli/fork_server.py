@@ -11,7 +11,11 @@ import json
 import os
 import sys
 
-IMPORTED = ("cli.bisect", "bisect.session", "bisect.refine", "bisect.bayesian", "report.bisect")
+IMPORTED = (
+    *("cli.bisect", "bisect.session", "bisect.refine", "bisect.bayesian", "report.bisect"),
+    *("cli.playbook", "playbook.run", "report.playbook", "probe", "report.host", "source.inspection", "report.source"),
+    *("fixes.transaction", "serving.probing", "hosts.local"),
+)
 
 
 def run(arguments: list[str], folder: str) -> None:

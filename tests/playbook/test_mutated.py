@@ -64,7 +64,9 @@ def unknown_step(lines: list[str], chance: random.Random) -> list[str]:
 
 
 def unknown_name(lines: list[str], chance: random.Random) -> list[str] | None:
-    found = [at for at, line in enumerate(lines) if re.search(r"\b[a-z_]+\.(verdict|faults|garbled|servers|leads)\b", line)]
+    found = [
+        at for at, line in enumerate(lines) if re.search(r"\b[a-z_]+\.(verdict|faults|garbled|servers|leads)\b", line)
+    ]
     if not found:
         return None
     at = chance.choice(found)

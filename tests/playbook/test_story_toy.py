@@ -15,7 +15,7 @@ Playbook = Callable[..., object]
 
 
 def test_the_whole_story_and_the_host_is_as_it_was(toy: Toy, playbook: Playbook) -> None:
-    told = playbook("run", "ddtree-garble", "toy", "--json")
+    told = playbook("run", "ddtree-garble", "toy", "--set", "ask=false", "--json")
     assert told.code == 1, told.err + told.out
     (host,) = told.document["hosts"].values()
     steps = {step["id"]: step for step in host["steps"]}

@@ -13,7 +13,12 @@ from diag.playbook.stage import Stage
 
 class AssertParams(Params):
     main = "that"
-    that: tuple[str, ...] = Field(min_length=1, max_length=50, description="comparisons over recorded values")
+    that: tuple[str, ...] = Field(
+        min_length=1,
+        max_length=50,
+        description="comparisons over recorded values, or one alone",
+        json_schema_extra=lambda schema: schema.update(type=["array", "string"]),
+    )
     says: str = Field(default="", description="what it means when it does not hold")
     inconclusive: bool = Field(default=False, description="then nothing is wrong, only not known: exit code 3")
 
