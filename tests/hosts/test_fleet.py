@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from jsonschema import Draft202012Validator
 
 from diag.cli.host import host as command
 from diag.cli.probe import probe
@@ -19,11 +17,10 @@ from diag.hosts import fleet
 from diag.hosts.check import check
 from diag.hosts.inventory import Host
 from diag.hosts.transport import connect
+from tests.hosts import valid
 
 if TYPE_CHECKING:
     from conftest import Sshd
-
-SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "probe-group.json"
 
 
 def hosts(count: int) -> list[Host]:
@@ -109,7 +106,7 @@ def test_check_tells_each_stage(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.
     )
     ran = CliRunner().invoke(command, ["check", "all", "--json"], standalone_mode=False)
     assert ran.return_value == 4
-    told = json.loads(ran.stdout)["hosts"]
+    told = valid.document("host-check", ran.stdout)["hosts"]
     names = {name: [stage["stage"] for stage in one["stages"]] for name, one in told.items()}
     assert names["good"] == ["resolve", "connect", "handshake", "host key", "auth", "python", "exec"]
     assert names["unknown"] == ["resolve", "connect", "handshake", "host key"]
@@ -151,7 +148,7 @@ def group(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def probe_group(*words: str) -> tuple[int, dict[str, Any], str]:
     ran = CliRunner().invoke(probe, ["host", *words, "--json"], standalone_mode=False)
     assert ran.exception is None, ran.output
-    return ran.return_value, json.loads(ran.stdout), ran.stderr
+    return ran.return_value, valid.document("probe-group", ran.stdout), ran.stderr
 
 
 @pytest.mark.sshd
@@ -181,5 +178,3 @@ def test_a_group_is_compared_and_a_dead_host_is_only_missing(sshd: Sshd, group: 
     assert "    0.5.9: b" in page.stdout
     code, told, _ = probe_group("ranks", "--no-prompts", "--limit", "a")
     assert list(told["hosts"]) == ["a"]
-    problems = list(Draft202012Validator(json.loads(SCHEMA.read_text())).iter_errors(told))
-    assert problems == []

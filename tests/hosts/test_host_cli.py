@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from diag.cli.host import host
 from diag.errors import UnknownHost
+from tests.hosts import valid
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_list(two: Path) -> None:
 
 
 def test_list_as_json(two: Path) -> None:
-    document = json.loads(CliRunner().invoke(host, ["list", "--json"]).stdout)
+    document = valid.document("host-list", CliRunner().invoke(host, ["list", "--json"]).stdout)
     assert (document["schema"], document["files"]) == (1, [str(two)])
     assert document["groups"] == {}
     assert document["hosts"][0] == {
@@ -80,7 +81,7 @@ def test_show(two: Path) -> None:
     assert lines["labels"] == "rack=7"
     assert lines["env"] == "HF_TOKEN"
     assert lines["jump"] == "door"
-    document = json.loads(CliRunner().invoke(host, ["show", "door", "--json"]).stdout)
+    document = valid.document("host-show", CliRunner().invoke(host, ["show", "door", "--json"]).stdout)
     assert (document["schema"], document["address"], document["port"]) == (1, "door.example", 2222)
 
 

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from diag.cli.server import server as command
 from diag.errors import PreconditionFailed
+from tests.hosts import valid
 
 if TYPE_CHECKING:
     from conftest import Sshd
@@ -58,11 +59,13 @@ def run(*words: object) -> Result:
 
 
 def test_list_read_refuse_adopt(host: Path, running: subprocess.Popen[bytes]) -> None:
-    told = json.loads(run("list", "box", "--json").stdout)
+    told = valid.document("server-list", run("list", "box", "--json").stdout)
     assert running.pid in [one["pid"] for one in told["servers"]]
     assert f"pid {running.pid}: sglang" in run("list", "box").stdout
     logs = run("logs", "box", running.pid)
     assert (logs.return_value, logs.stdout.splitlines()[-1]) == (0, "serving")
+    log = valid.document("server-logs", run("logs", "box", running.pid, "--json").stdout)["log"]
+    assert (log["source"], log["lines"][-1], log["why"]) == (str(host / "server.log"), "serving", None)
     refused = run("stop", "box", running.pid)
     assert isinstance(refused.exception, PreconditionFailed)
     assert running.poll() is None
@@ -70,7 +73,7 @@ def test_list_read_refuse_adopt(host: Path, running: subprocess.Popen[bytes]) ->
     done = run("stop", "box", running.pid, "--adopt", "--json")
     assert done.return_value == 0, done.output
     running.wait(10)
-    document = json.loads(done.stdout)
+    document = valid.document("server-stop", done.stdout)
     assert (document["clean"], document["left"], document["server"]["pid"]) == (True, [], running.pid)
     evidence = Path(document["evidence"])
     assert (evidence.stat().st_mode & 0o777, evidence.parent.stat().st_mode & 0o777) == (0o600, 0o700)

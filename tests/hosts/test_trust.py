@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from diag.cli.host import host as command
 from diag.errors import DiagError, HostKeyChanged, HostKeyUnknown, HostUnreachable, PreconditionFailed, UsageError
 from diag.hosts import known_hosts
 from diag.hosts.transport import connect
+from tests.hosts import valid
 
 if TYPE_CHECKING:
     from conftest import Sshd
@@ -59,7 +59,7 @@ def test_the_key_with_that_fingerprint_is_written_and_then_let_in(
     before = sshd.execs()
     done = run("--fingerprint", fingerprint(sshd.host_key), "--json", *options)
     assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
+    document = valid.document("host-trust", done.stdout)
     assert (document["added"], document["file"], document["name"]) == (True, str(known), sshd.name())
     assert sshd.execs() == before
     assert known.stat().st_mode & 0o777 == 0o600
@@ -70,7 +70,8 @@ def test_the_key_with_that_fingerprint_is_written_and_then_let_in(
     with connect(sshd.host_with(known_hosts=known)) as transport:
         assert transport.exec("true").exit_status == 0
     written = known.read_bytes()
-    assert json.loads(run("--fingerprint", fingerprint(sshd.host_key), "--json").stdout)["added"] is False
+    again = run("--fingerprint", fingerprint(sshd.host_key), "--json")
+    assert valid.document("host-trust", again.stdout)["added"] is False
     assert known.read_bytes() == written
 
 
