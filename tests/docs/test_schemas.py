@@ -226,6 +226,8 @@ def test_every_error_is_valid() -> None:
     [
         ("explain", ["explain", "mask-indptr"]),
         ("explain-list", ["explain"]),
+        ("fix-list", ["fix", "list"]),
+        ("fix-show", ["fix", "show", "mask-indptr"]),
         ("plan-new", ["plan", "new", "--command", "vllm serve /m --dtype float16"]),
         ("init", ["init", "--host", "10.0.0.5", "--no-connect"]),
         ("lab-down", ["lab", "down", "--dir", "no-lab"]),

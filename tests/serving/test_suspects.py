@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from diag.bisect import plan
 from diag.errors import UsageError
+from diag.lab import control
+from diag.lab.engine import args, args_vllm
+from diag.lab.layout import Lab
 from diag.serving.suspects import HIDDEN, engines, plan_text, spellings, suspects, table
 
 SGLANG = "/venv/bin/python -m sglang.launch_server --model-path /models/m --port 30000"
@@ -166,3 +169,16 @@ def test_any_start_line_gives_a_plan(tmp_path_factory: pytest.TempPathFactory, e
     argv = shlex.split(VLLM if engine == "vllm" else SGLANG) + words
     made = loaded(plan_text(suspects(engine, None, argv)), folder)
     assert made.space.bad != made.space.good
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_both_ends_of_the_suspects_of_a_lab_server_are_accepted_by_it(engine: str, tmp_path: Path) -> None:
+    """Of the start lines that garble: what a person would try first."""
+    line = control.start_line(Lab(tmp_path / "lab"), "vllm" if engine == "vllm" else "sglang")
+    found = suspects(engine, "0.14.0" if engine == "vllm" else "0.5.12", line)
+    assert {"speculation", "cuda_graph"} <= {factor.name for factor in found.factors}
+    made = loaded(plan_text(found), tmp_path)
+    parse = args_vllm.parse if engine == "vllm" else args.parse
+    for end in (made.space.good, made.space.bad):
+        argv = [word.replace("{port}", "30000") for word in made.argv(end, {})]
+        parse(argv[argv.index("serve") + 1 if engine == "vllm" else argv.index("sglang.launch_server") + 1 :])
