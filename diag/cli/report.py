@@ -136,7 +136,7 @@ def shared_of(wholes: Sequence[Whole]) -> Share:
     from diag.hosts import inventory
     from diag.report import share
 
-    documents = [one.read(line)["document"] for one in wholes for line in one.facts.values()]
+    documents = [document for one in wholes for document in one.said_of_hosts().values()]
     known, hosts = inventory.load(), []
     for name in sorted({host for one in wholes for host in one.run.hosts}):
         try:

@@ -168,7 +168,7 @@ def diff(before: str, after: str, as_json: bool) -> int:
 
     wholes = [records.whole(run, warn=warn) for run in (before, after)]
     made = [reports.document(whole) for whole in wholes]
-    facts = [{host: whole.read(line)["document"] for host, line in whole.facts.items()} for whole in wholes]
+    facts = [whole.said_of_hosts() for whole in wholes]
     found = changes.changes(made[0], made[1], facts)
     if as_json:
         print_json({"schema": 1, "before": before, "after": after, "changes": [one.to_json() for one in found]})

@@ -120,6 +120,16 @@ class Whole:
             ) from None
         return dict(entry)
 
+    def said_of_hosts(self) -> dict[str, dict[str, Any]]:
+        """By host, what it said of itself: to a bisection, to a probe, or to the last `probe.host` of a playbook."""
+        said = {host: self.read(line)["document"] for host, line in self.facts.items()}
+        for step in self.steps:
+            if step.kind == "probe.host" and step.state == "done":
+                document = (self.read(step.line).get("result") or {}).get("document")
+                if isinstance(document, dict) and "facts" in document and "host" in document:
+                    said[str(document["host"])] = document
+        return said
+
     def all(self, kind: str) -> Iterator[dict[str, Any]]:
         for line in self.lines.get(kind, ()):
             yield self.read(line)

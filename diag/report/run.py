@@ -96,14 +96,16 @@ def _exit_code(found: Whole) -> int:
 def _answer(found: Whole, told: Mapping[str, Any]) -> list[str]:
     """At most three lines."""
     verdict = found.last("verdict") or {}
-    lines = told.get("answer") or verdict.get("answer")
-    if lines and found.run.verdict is not None:
-        return [str(line) for line in lines][:3]
     spent = f"{len(found.trials)} trials" if found.run.program == "bisect" else f"{found.run.steps} steps"
     where = ", ".join(found.run.hosts) or "this machine"
     if found.run.verdict is not None:
-        why = verdict.get("why") or found.run.culprit or ""
-        return [f"{found.run.verdict.upper().replace('_', ' ')}   {why}".strip(), f"{spent} on {where}"]
+        lines = [str(line) for line in told.get("answer") or verdict.get("answer") or ()]
+        if lines and "   " in lines[0]:  # its word stands before it already
+            return lines[:3]
+        head = lines[0] if lines else verdict.get("why") or found.run.culprit or ""
+        title = str(found.read(found.lines["start"][0]).get("title") or "")
+        more = lines[1:2] or ([title] if title else [])
+        return [f"{found.run.verdict.upper().replace('_', ' ')}   {head}".strip(), *more, f"{spent} on {where}"]
     return [f"{found.run.ended.upper()}   there is no verdict yet", *_so_far(found), f"{spent} on {where}"]
 
 
@@ -193,8 +195,8 @@ def _command(row: TrialRow, body: Mapping[str, Any]) -> Document:
 def _facts(found: Whole, bodies: Mapping[int, Mapping[str, Any]]) -> Iterator[Document]:
     """Of the environments that a host has, the one that servers were started in, where that is known."""
     words = [word for body in bodies.values() for word in ((body.get("details") or {}).get("argv") or [])[:1]]
-    for host, line in found.facts.items():
-        yield run_facts.of_host(host, found.read(line)["document"], words[0] if words else None)
+    for host, document in found.said_of_hosts().items():
+        yield run_facts.of_host(host, document, words[0] if words else None)
 
 
 def _steps(found: Whole) -> list[Document]:
@@ -211,7 +213,7 @@ def _steps(found: Whole) -> list[Document]:
             "state": row.state,
             "seconds": row.seconds,
             "at_unix": row.at_unix,
-            "summary": str(entry.get("summary") or ""),
+            "summary": str(result.get("summary") or entry.get("summary") or ""),
             "why": str(entry.get("why") or ""),
             "exit_code": result.get("exit_code"),
             "said": [str(line) for line in result.get("said") or []][:40],
@@ -221,13 +223,13 @@ def _steps(found: Whole) -> list[Document]:
 
 
 def _changes(found: Whole) -> list[Document]:
-    undone = {entry.get("change") for entry in found.all("undone")}
+    undone = {(entry.get("host"), entry.get("change")) for entry in found.all("undone")}
     return [
         {
             "id": entry.get("id"),
             "host": entry.get("host"),
             "what": entry.get("what"),
-            "undone": entry.get("id") in undone,
+            "undone": (entry.get("host"), entry.get("id")) in undone,
         }
         for entry in found.all("change")
     ]

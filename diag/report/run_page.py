@@ -25,6 +25,14 @@ Line = tuple[str, str]
 
 def page(made: Mapping[str, Any]) -> Iterator[Line]:
     """(style, line)"""
+    before = ""
+    for style, line in _whole(made):
+        if line or before:
+            yield style, line
+        before = line
+
+
+def _whole(made: Mapping[str, Any]) -> Iterator[Line]:
     yield from _answer(made)
     for reason in made["reasons"]:
         yield "", f"{reason['label']:{LABEL_WIDTH}} {reason['text']}"
@@ -38,7 +46,7 @@ def page(made: Mapping[str, Any]) -> Iterator[Line]:
     for part in made["parts"]:
         yield "", ""
         yield "bold", f"{part['run']}"
-        for style, line in page({**part, "parts": []}):
+        for style, line in _whole({**part, "parts": []}):
             yield style, f"  {line}".rstrip()
     yield "", ""
     for line in made["next"]:
@@ -68,13 +76,15 @@ def rate_text(rate: Mapping[str, Any]) -> str:
 
 
 def _steps(made: Mapping[str, Any]) -> Iterator[Line]:
-    if made["steps"]:
-        yield "", ""
+    if not made["steps"]:
+        return
+    yield "", ""
+    wide = max(len(step["id"]) for step in made["steps"])
     for step in made["steps"]:
         took = f"{step['seconds']:7.1f} s" if step["seconds"] is not None else " " * 9
         host = f" · {step['host']}" if step["host"] and len(made["hosts"]) > 1 else ""
         told = one_line(step["summary"] or step["why"], 100)
-        yield STATE.get(step["state"], ""), f"{step['state']:8} {took}  {step['id']}{host}  {told}".rstrip()
+        yield STATE.get(step["state"], ""), f"{step['state']:8} {took}  {step['id']:{wide}}{host}  {told}".rstrip()
     for change in made["changes"]:
         state = "undone" if change["undone"] else "still there"
         yield ("dim" if change["undone"] else "bold yellow"), f"changed: {one_line(str(change['what']), 90)} ({state})"

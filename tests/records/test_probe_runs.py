@@ -78,7 +78,7 @@ def test_what_changed_between_two_probes_of_a_host(state: Path) -> None:
     after["environments"] = [{**FACTS["environments"][0], "packages": {"sglang": "0.5.16", "torch": "2.9.1"}}]
     names = [probes.record("gpu1", {"gpu1": one}, code, warn=pytest.fail) for one, code in ((before, 1), (after, 0))]
     wholes = [runs.whole(str(name)) for name in names]
-    facts = [{host: whole.read(line)["document"] for host, line in whole.facts.items()} for whole in wholes]
+    facts = [whole.said_of_hosts() for whole in wholes]
     found = changes.changes(*(reports.document(whole) for whole in wholes), facts)
     told = {(one.group, one.what): (one.before, one.after) for one in found}
     assert told["run", "ended"] == ("fault", "healthy")

@@ -176,23 +176,30 @@ def playbook(state: Path, words: str = "A poemownersWrite of\n<b>", said: str = 
 
     def step(name: str, kind: str, state: str, at: float, **result: Any) -> bytes:
         summary = f"{name}: {said}" if state == "done" else ""
-        done = {"exit_code": 0, "said": [said], **result}
-        return line(
-            "step", id=name, step=kind, host="gpu1", state=state, seconds=9.0, at_unix=at, summary=summary, result=done
-        )
+        done = {
+            "summary": summary,
+            "values": {},
+            "exit_code": 0,
+            "document": None,
+            "said": [said],
+            "run": None,
+            **result,
+        }
+        told = done if state != "begun" else None
+        return line("step", id=name, step=kind, host="gpu1", state=state, seconds=9.0, at_unix=at, why="", result=told)
 
     return journal(
         state,
         PLAYBOOK,
         line("start", program="playbook", run_id=PLAYBOOK, name="ddtree-garble", title="the story", hosts=["gpu1"]),
         step("look", "probe.host", "begun", 1001.0),
-        step("look", "probe.host", "done", 1010.0, exit_code=1),
+        step("look", "probe.host", "done", 1010.0, exit_code=1, document={"host": "gpu1", **FACTS}),
         step("find", "bisect", "done", 1260.0, exit_code=1, run=BISECTION),
         line("change", id="c1", host="gpu1", step="mend", what=f"fix mask-indptr {said}", undo={"do": "fix.revert"}),
         step("mend", "fix.apply", "done", 1290.0),
         step("again", "bisect", "failed", 1300.0, exit_code=3),
         step("later", "note", "skipped", 1300.0),
-        line("undone", change="c1", by="failure", at_unix=1310.0),
+        line("undone", host="gpu1", change="c1", by="failure", at_unix=1310.0),
         line(
             "verdict",
             verdict="failed",

@@ -137,7 +137,9 @@ def test_a_playbook_is_told_with_the_runs_it_began(state: Path) -> None:
     assert [(step["id"], step["state"]) for step in made["steps"]] == [
         *(("look", "done"), ("find", "done"), ("mend", "done"), ("again", "failed"), ("later", "skipped")),
     ]
+    assert made["steps"][0]["summary"] == "look: as expected"
     assert made["changes"][0]["undone"] is True
+    assert [host["host"] for host in made["facts"]] == ["gpu1"]
     assert [part["run"] for part in made["parts"]] == [stories.BISECTION]
     page = lines(made)
     assert page[0] == "FAILED   again: it cannot be told"
