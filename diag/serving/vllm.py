@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -40,6 +40,7 @@ _SECTIONS = (
     *("model_config", "cache_config", "parallel_config", "scheduler_config", "attention_config", "device_config"),
     *("load_config", "lora_config"),
 )
+_COUNTED = ("spec_decode_", "prefix_cache_", "external_prefix_cache_", "num_preemptions")
 _NO_SETTINGS = ("engine", "model_name")
 _RENAMED: dict[str, str] = {
     "cache_dtype": "kv_cache_dtype",
@@ -133,7 +134,7 @@ class VllmClient(Client):
             document = self._completion(body)
         except httpx.HTTPError as error:
             return Answer(prompt.name, error=f"no answer: {error or type(error).__name__}")
-        return document if isinstance(document, Answer) else _answer(prompt.name, document)
+        return replace(document, prompt=prompt.name) if isinstance(document, Answer) else _answer(prompt.name, document)
 
     def score(
         self, prompt_ids: Sequence[int], emitted: Sequence[int], rival: tuple[int, int] | None = None
@@ -309,7 +310,7 @@ def counters(metrics: str) -> dict[str, float]:
     `prefix_cache_hits_total`, ..."""
     found: dict[str, float] = {}
     for name, _, value in _metrics(metrics):
-        if (name.endswith("_total") and "prefix_cache" in name) or name.startswith(("spec_decode_", "num_preemptions")):
+        if name.endswith("_total") and name.startswith(_COUNTED):
             found[name] = found.get(name, 0.0) + value
     return found
 
