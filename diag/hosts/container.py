@@ -7,7 +7,7 @@ import shlex
 
 from diag.hosts import courier
 from diag.hosts.inventory import Host
-from diag.hosts.transport import MAX_BYTES, Completed, RemoteProcess, Stream, Transport, run_to_end
+from diag.hosts.transport import RemoteProcess, Stream, Transport
 
 
 def words(container: str) -> list[str]:
@@ -19,7 +19,7 @@ def words(container: str) -> list[str]:
     return ["kubectl", "exec", "-i", "-n", namespace, pod, *(["-c", rest[0]] if rest else []), "--"]
 
 
-class ContainerTransport:
+class ContainerTransport(Transport):
     """A transport into the container `host.container`, over one to the host that runs it."""
 
     def __init__(self, outer: Transport, host: Host) -> None:
@@ -30,13 +30,6 @@ class ContainerTransport:
     def _inside(self, command: str) -> str:
         return shlex.join([*self._words, "/bin/sh", "-c", command])
 
-    def exec(self, command: str, *, stdin: bytes = b"", timeout_s: float = 60, max_bytes: int = MAX_BYTES) -> Completed:
-        process = self.popen(command, max_stderr_bytes=max_bytes)
-        try:
-            return run_to_end(process, command, stdin=stdin, timeout_s=timeout_s, max_bytes=max_bytes)
-        finally:
-            process.close()
-
     def popen(self, command: str, *, max_stderr_bytes: int = 65536) -> RemoteProcess:
         return _Inside(self._outer.popen(self._inside(command), max_stderr_bytes=max_stderr_bytes))
 
@@ -46,12 +39,6 @@ class ContainerTransport:
 
     def close(self) -> None:
         self._outer.close()
-
-    def __enter__(self) -> ContainerTransport:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class _Inside:

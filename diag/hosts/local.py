@@ -12,7 +12,7 @@ from typing import IO
 
 from diag.errors import HostUnreachable
 from diag.hosts.inventory import Host
-from diag.hosts.transport import MAX_BYTES, Capped, Completed, run_to_end
+from diag.hosts.transport import Capped, Transport
 
 
 class LocalProcess:
@@ -84,18 +84,11 @@ class LocalStream(socket.socket):
         return bool(select.select([self], [], [], 0)[0])
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """A `Host` whose address is "local"."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
-
-    def exec(self, command: str, *, stdin: bytes = b"", timeout_s: float = 60, max_bytes: int = MAX_BYTES) -> Completed:
-        process = self.popen(command, max_stderr_bytes=max_bytes)
-        try:
-            return run_to_end(process, command, stdin=stdin, timeout_s=timeout_s, max_bytes=max_bytes)
-        finally:
-            process.close()
 
     def popen(self, command: str, *, max_stderr_bytes: int = 65536) -> LocalProcess:
         try:
@@ -109,9 +102,3 @@ class LocalTransport:
 
     def close(self) -> None:
         pass
-
-    def __enter__(self) -> LocalTransport:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -34,7 +34,7 @@ from diag.errors import (
 from diag.hosts import mux
 from diag.hosts.host_keys import where
 from diag.hosts.inventory import Host
-from diag.hosts.transport import MAX_BYTES, Capped, Completed, Stream, run_to_end
+from diag.hosts.transport import Capped, Stream, Transport
 
 ALIVE_EVERY_S = 4
 ALIVE_COUNT = 2  # a dead peer is found within ALIVE_EVERY_S * (ALIVE_COUNT + 1) seconds
@@ -191,7 +191,7 @@ def _refusal(host: Host, said: list[str]) -> HostError:
     )
 
 
-class OpenSshTransport:
+class OpenSshTransport(Transport):
     """A shared connection. Sessions and streams may be opened from several threads at once."""
 
     def __init__(self, host: Host, folder: Path) -> None:
@@ -221,13 +221,6 @@ class OpenSshTransport:
 
     def wait_gone(self, limit_s: float) -> bool:
         return self._presence.gone.wait(limit_s)
-
-    def exec(self, command: str, *, stdin: bytes = b"", timeout_s: float = 60, max_bytes: int = MAX_BYTES) -> Completed:
-        process = self.popen(command, max_stderr_bytes=max_bytes)
-        try:
-            return run_to_end(process, command, stdin=stdin, timeout_s=timeout_s, max_bytes=max_bytes)
-        finally:
-            process.close()
 
     def popen(self, command: str, *, max_stderr_bytes: int = 65536) -> OpenSshProcess:
         pipes = [os.pipe() for _ in range(3)]
@@ -281,12 +274,6 @@ class OpenSshTransport:
             self.wait_gone(2.0)
         self._presence.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> OpenSshTransport:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class OpenSshProcess:

@@ -23,7 +23,7 @@ from diag.hosts import host_keys, identity, known_hosts
 from diag.hosts._paramiko import paramiko
 from diag.hosts.host_keys import where
 from diag.hosts.inventory import Host
-from diag.hosts.transport import MAX_BYTES, Capped, Completed, Stream, run_to_end
+from diag.hosts.transport import Capped, Stream, Transport
 
 # A dead peer is found within WATCH_EVERY_S + WATCH_LIMIT_S (R1: at most 15 s).
 WATCH_EVERY_S = 4.0
@@ -217,7 +217,7 @@ def cut_unless(answered: threading.Event, cut: Callable[[], None]) -> None:
     cut()
 
 
-class ParamikoTransport:
+class ParamikoTransport(Transport):
     """One SSH connection. Channels may be used from several threads at once."""
 
     def __init__(
@@ -269,13 +269,6 @@ class ParamikoTransport:
         if not self.is_active():
             raise self.lost()
 
-    def exec(self, command: str, *, stdin: bytes = b"", timeout_s: float = 60, max_bytes: int = MAX_BYTES) -> Completed:
-        process = self.popen(command, max_stderr_bytes=max_bytes)
-        try:
-            return run_to_end(process, command, stdin=stdin, timeout_s=timeout_s, max_bytes=max_bytes)
-        finally:
-            process.close()
-
     def popen(self, command: str, *, max_stderr_bytes: int = 65536) -> SshProcess:
         try:
             channel = self._open(lambda: self._transport.open_session(timeout=self.host.connect_timeout_s))
@@ -323,12 +316,6 @@ class ParamikoTransport:
         self._sock.close()
         if self._outer is not None:
             self._outer.close()
-
-    def __enter__(self) -> ParamikoTransport:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class SshProcess:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from diag.errors import HostError, HostProgramFailed
 from diag.hosts import narrate
@@ -74,13 +74,20 @@ class RemoteProcess(Protocol):
 
 
 class Transport(Protocol):
-    """One connection to one host; usable from several threads at once; a context manager."""
+    """One connection to one host; usable from several threads at once; a context manager.
+
+    Those that are real inherit it, and have `exec` from here.
+    """
 
     host: Host
 
-    def exec(
-        self, command: str, *, stdin: bytes = b"", timeout_s: float = 60, max_bytes: int = MAX_BYTES
-    ) -> Completed: ...
+    def exec(self, command: str, *, stdin: bytes = b"", timeout_s: float = 60, max_bytes: int = MAX_BYTES) -> Completed:
+        """Feed stdin, drain both streams at once, wait for the end. HostProgramFailed after timeout_s seconds."""
+        process = self.popen(command, max_stderr_bytes=max_bytes)
+        try:
+            return run_to_end(process, command, stdin=stdin, timeout_s=timeout_s, max_bytes=max_bytes)
+        finally:
+            process.close()
 
     def popen(self, command: str, *, max_stderr_bytes: int = _CHUNK_BYTES) -> RemoteProcess: ...
 
@@ -88,8 +95,12 @@ class Transport(Protocol):
         """A stream to host:port as seen from the host. ConnectionRefusedError, TimeoutError, LinkLost."""
 
     def close(self) -> None: ...
-    def __enter__(self) -> Transport: ...
-    def __exit__(self, *exc: object) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 class Capped:

@@ -16,7 +16,6 @@ import pytest
 
 from diag.errors import (
     AuthenticationFailed,
-    DiagError,
     HostError,
     HostKeyChanged,
     HostKeyUnknown,
@@ -27,6 +26,7 @@ from diag.errors import (
 from diag.hosts import openssh
 from diag.hosts.inventory import Host
 from diag.hosts.transport import connect, kind_of
+from tests.hosts.refusing import keygen, refused
 
 if TYPE_CHECKING:
     from conftest import Sshd
@@ -46,23 +46,6 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def via_openssh(sshd: Sshd, **changes: object) -> Host:
     return sshd.host_with(transport="openssh", **changes)
-
-
-def keygen(path: Path, *options: str) -> str:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", *options, "-f", path], check=True)
-    return " ".join(Path(f"{path}.pub").read_text().split()[:2])
-
-
-def refused(sshd: Sshd, host: Host, kind: type[DiagError]) -> DiagError:
-    before = sshd.execs()
-    files = {path: path.read_bytes() for path in sshd.folder.iterdir() if path.name.startswith("known")}
-    with pytest.raises(kind) as caught:
-        connect(host)
-    assert type(caught.value) is kind
-    assert caught.value.next
-    assert sshd.execs() == before
-    assert {path: path.read_bytes() for path in files} == files
-    return caught.value
 
 
 # Host keys

@@ -16,7 +16,6 @@ import pytest
 
 from diag.errors import (
     AuthenticationFailed,
-    DiagError,
     HostError,
     HostKeyChanged,
     HostKeyUnknown,
@@ -25,8 +24,8 @@ from diag.errors import (
     LinkLost,
 )
 from diag.hosts import known_hosts, ssh
-from diag.hosts.inventory import Host
 from diag.hosts.transport import connect
+from tests.hosts.refusing import keygen, refused
 
 if TYPE_CHECKING:
     from conftest import Sshd
@@ -38,24 +37,6 @@ pytestmark = pytest.mark.sshd
 def other_key(tmp_path: Path) -> str:
     """ "<type> <base64>" of a key that is nobody's."""
     return keygen(tmp_path / "other")
-
-
-def keygen(path: Path, *options: str) -> str:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", *options, "-f", path], check=True)
-    return " ".join(Path(f"{path}.pub").read_text().split()[:2])
-
-
-def refused(sshd: Sshd, host: Host, kind: type[DiagError]) -> DiagError:
-    """Connecting fails with `kind`, no command ran, and no file was changed."""
-    before = sshd.execs()
-    files = {path: path.read_bytes() for path in sshd.folder.iterdir() if path.name.startswith("known")}
-    with pytest.raises(kind) as caught:
-        connect(host)
-    assert type(caught.value) is kind
-    assert caught.value.next
-    assert sshd.execs() == before
-    assert {path: path.read_bytes() for path in files} == files
-    return caught.value
 
 
 # Host keys
