@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from diag.hosts.transport import Transport
 
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+LIMIT = click.option("--limit", metavar="NAMES", help="Of a group: only these names or patterns, separated by commas.")
+PYTHON = click.option("--python", metavar="PATH", help="The engine's interpreter on the host, instead of those found.")
 
 
 @contextmanager

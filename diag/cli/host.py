@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from diag.cli.common import JSON, LIMIT, print_json
 
 if TYPE_CHECKING:
     from diag.hosts.inventory import Host, Inventory
@@ -19,7 +20,7 @@ def host() -> None:
 
 
 @host.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@JSON
 def list_hosts(as_json: bool) -> None:
     """List the hosts by name."""
     from diag.hosts import inventory
@@ -29,7 +30,7 @@ def list_hosts(as_json: bool) -> None:
         hosts = [_document(found, one) for one in found.hosts.values()]
         groups = {name: list(members) for name, members in found.groups.items()}
         files = [str(path) for path in found.files]
-        _print_json({"schema": SCHEMA, "hosts": hosts, "groups": groups, "files": files})
+        print_json({"schema": SCHEMA, "hosts": hosts, "groups": groups, "files": files})
         return
     if not found.hosts:
         click.echo("No hosts yet: write [hosts.NAME] with an address into one of these files.", err=True)
@@ -49,7 +50,7 @@ def list_hosts(as_json: bool) -> None:
 
 @host.command("show")
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@JSON
 def show(name: str, as_json: bool) -> None:
     """Show how NAME is reached. Values of env are not shown: they may be secrets."""
     from diag.hosts import inventory
@@ -57,7 +58,7 @@ def show(name: str, as_json: bool) -> None:
     found = inventory.load()
     document = _document(found, found.get(name))
     if as_json:
-        _print_json({"schema": SCHEMA, **document})
+        print_json({"schema": SCHEMA, **document})
         return
     for key, value in document.items():
         click.echo(f"{key:18}{_cell(value)}")
@@ -67,7 +68,7 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--fingerprint", required=True, metavar="SHA256:...", help="As the machine's owner gave it to you.")
 @click.option("--hash", "hashed", is_flag=True, help="Write the host's name as a hash, as HashKnownHosts does.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@JSON
 def trust(name: str, fingerprint: str, hashed: bool, as_json: bool) -> None:
     """Put the host key of NAME on record, if it is the one with this fingerprint.
 
@@ -81,7 +82,7 @@ def trust(name: str, fingerprint: str, hashed: bool, as_json: bool) -> None:
     path = str(done.path) if done.path is not None else None
     if as_json:
         fields = {"name": done.name, "key_type": done.key_type, "fingerprint": done.fingerprint, "added": done.added}
-        _print_json({"schema": SCHEMA, "host": done.host, **fields, "file": path})
+        print_json({"schema": SCHEMA, "host": done.host, **fields, "file": path})
         return
     what = f"written to {path}" if done.added else "was on record already"
     click.echo(f"{done.host}: {done.key_type} {done.fingerprint} for {done.name}: {what}")
@@ -89,8 +90,8 @@ def trust(name: str, fingerprint: str, hashed: bool, as_json: bool) -> None:
 
 @host.command("check")
 @click.argument("target", metavar="NAME")
-@click.option("--limit", metavar="NAMES", help="Of a group: only these names or patterns, separated by commas.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@LIMIT
+@JSON
 def check(target: str, limit: str | None, as_json: bool) -> int:
     """Can NAME (a host, a group, or all) be reached and used? Each stage with the seconds it took.
 
@@ -104,7 +105,7 @@ def check(target: str, limit: str | None, as_json: bool) -> int:
     hosts = inventory.load().select(target, limit)
     done = [result.value for result in each(hosts, lambda one, outer: walk(one, outer=outer)) if result.value]
     if as_json:
-        _print_json({"schema": SCHEMA, "hosts": {one.host: one.to_json() for one in done}})
+        print_json({"schema": SCHEMA, "hosts": {one.host: one.to_json() for one in done}})
     else:
         for one in done:
             click.echo(f"{one.host}: {'ok' if one.error is None else 'failed'} ({one.transport})")
@@ -131,7 +132,3 @@ def _cell(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "-"
     return "-" if value is None else str(value)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from diag.cli.common import JSON, connected, console, load_meanwhile, print_json
+from diag.cli.common import JSON, LIMIT, PYTHON, connected, console, load_meanwhile, print_json
 from diag.cli.probe_kernels import kernels
 from diag.cli.probe_prompts import prompts
 from diag.cli.probe_text import text
@@ -25,8 +25,8 @@ def probe() -> None:
 
 @probe.command()
 @click.argument("name")
-@click.option("--limit", metavar="NAMES", help="Of a group: only these names or patterns, separated by commas.")
-@click.option("--python", metavar="PATH", help="The engine's interpreter on the host, instead of those found.")
+@LIMIT
+@PYTHON
 @click.option("--suite", "suite_name", default="quick", show_default=True, help="Prompts to ask a running server.")
 @click.option("--no-prompts", is_flag=True, help="Ask running servers nothing but their configuration.")
 @click.option("--verify-all", is_flag=True, help="Hash every file of the engine's package against its RECORD.")
@@ -141,7 +141,7 @@ def _group(name: str, limit: str | None, options: dict[str, Any], share: bool, a
 
 @probe.command()
 @click.argument("target")
-@click.option("--python", metavar="PATH", help="The engine's interpreter on the host, instead of those found.")
+@PYTHON
 @click.option("--backend", "backends", multiple=True, metavar="NAME", help="Attention backend that is served with.")
 @click.option("--oracle/--no-oracle", default=None, help="Also run the installed code, without a server or a GPU.")
 @click.option("--diff", "diff", is_flag=True, help="Show how edited files differ from the release's wheel.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diag.cli.common import JSON, console, print_json
+from diag.cli.common import JSON, PYTHON, console, print_json
 
 if TYPE_CHECKING:
     from diag.hosts.transport import Transport
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--context", default=0, show_default=True, type=click.IntRange(0), help="Lines around what is shown.")
 @click.option("--grep", metavar="RE", help="Only lines that match this regular expression.")
 @click.option("--against", metavar="RECORD|VERSION", help="What differs from the installed release, or another one.")
-@click.option("--python", metavar="PATH", help="The engine's interpreter on the host, instead of those found.")
+@PYTHON
 @JSON
 def source(place: str, context: int, grep: str | None, against: str | None, python: str | None, as_json: bool) -> int:
     """Print the exact lines that run on a host, numbered: of a module, or of one class, method or function in it.

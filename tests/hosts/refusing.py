@@ -13,7 +13,7 @@ from diag.hosts.transport import connect
 from tests import conftest
 
 if TYPE_CHECKING:
-    from conftest import Sshd
+    from tests.conftest import Sshd
 
 
 def keygen(path: Path, *options: str) -> str:
