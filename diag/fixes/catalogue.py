@@ -12,7 +12,7 @@ from diag.fixes import (
     fa_tree_mask_stride,
     graph_mask_buffer_size,
     inject_pinned_count,
-    inject_swapped_blocks,
+    inject_null_block,
     mask_indptr,
     mask_indptr_aiter_graph,
     mask_indptr_wave,
@@ -33,7 +33,7 @@ FIXES: tuple[Fix, ...] = (
     verify_width_fallback.FIX,
 )
 
-INJECTIONS: tuple[Fix, ...] = (inject_pinned_count.FIX, inject_swapped_blocks.FIX)
+INJECTIONS: tuple[Fix, ...] = (inject_pinned_count.FIX, inject_null_block.FIX)
 """Faults to make, by the same transaction; no installation is looked through for them."""
 
 

@@ -7,7 +7,7 @@ changes of one file, made and taken back by the tool itself: the injection `inje
 pinned to 8, as in a fork whose tree budget the backend does not know) and the fix `mask-indptr`.
 
 --engine vllm: ENGINE_PYTHON has vLLM 0.9 to 0.25 instead, and a shorter story is told: the injection
-`inject-swapped-blocks` into its prefix cache, a bisection over prefix cache and CUDA graph, and all is taken back.
+`inject-null-block` into its prefix cache, a bisection over prefix cache and CUDA graph, and all is taken back.
 
 --side-by-side: so many servers at once on the one GPU. The machine is entered under so many names, and each name makes
 its own trials. docs/gpu-lab.md says how such a machine is set up.
@@ -83,13 +83,13 @@ def sglang_story(names: Sequence[str]) -> tuple[demo.Step, ...]:
 
 def vllm_story(names: Sequence[str]) -> tuple[demo.Step, ...]:
     plan = str(HERE / "vllm-prefix.yaml")
-    swap = ("fix", "{}", "gpu", "inject-swapped-blocks")
+    null = ("fix", "{}", "gpu", "inject-null-block")
     return (
-        demo.Step("Probe", "Facts of a real GPU host.", ("probe", "host", "gpu"), 0),
+        demo.Step("Probe", "Facts of a real GPU host.", ("probe", "host", "gpu"), 1),
         demo.Step("Clean", "Nothing is wrong yet.", ("bisect", "gpu", "--plan", plan, "--check")),
-        demo.Step("Inject", "Hits of the prefix cache come in reverse.", (*act(swap, "apply"), "--yes")),
+        demo.Step("Inject", "Hits of the prefix cache begin with the null block.", (*act(null, "apply"), "--yes")),
         demo.Step("Bisect", "Prefix cache and CUDA graph.", ("bisect", *names, "--plan", plan), 1),
-        demo.Step("Revert", "The file as the wheel brought it.", act(swap, "revert")),
+        demo.Step("Revert", "The file as the wheel brought it.", act(null, "revert")),
         demo.Step("Again", "The failing command line.", ("bisect", "gpu", "--plan", plan, "--check")),
     )
 

@@ -1,4 +1,8 @@
-"""An injection: a hit of vLLM's prefix cache hands out its blocks in reverse, made in one line, to be taken back."""
+"""An injection: a hit of vLLM's prefix cache begins with the null block, made in one line, to be taken back.
+
+Handing out a hit's own blocks in another order would show nothing: stored keys carry their positions, and attention over
+a prefix does not ask in which order its keys lie.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +14,29 @@ from diag.source.detect import BOM, Detection, Site
 from diag.source.syntax import split_lines
 
 CLASS = "KVCacheManager"
-MARK = "# swapped by diag fix apply inject-swapped-blocks"
+MARK = "# put in by diag fix apply inject-null-block"
 _LINE = re.compile(
     r"^\s+return (?:self\.create_kv_cache_blocks|KVCacheBlocks)\(computed_blocks\), num_new_computed_tokens\s*$"
 )
 
 
 def state(text: str) -> Detection:
-    """fixed: blocks are swapped. present: they are not, and could be. Never raises."""
+    """fixed: the null block is handed out. present: it is not, and could be. Never raises."""
     lines = list(enumerate(split_lines(text.removeprefix(BOM)), 1))
-    swapped = tuple(_site(number, line) for number, line in lines if MARK in line)
-    if swapped:
-        return Detection("fixed", swapped, "a hit of two blocks or more hands them out in reverse")
+    nulled = tuple(_site(number, line) for number, line in lines if MARK in line)
+    if nulled:
+        return Detection("fixed", nulled, "a hit of two blocks or more begins with the null block")
     found = tuple(_site(number, line) for number, line in lines if _LINE.match(line))
     if len(found) != 1:
         return Detection("not_applicable", found, "the line that hands out a hit's blocks is not there exactly once")
-    return Detection("present", found, "a hit of the prefix cache hands out its blocks in order")
+    return Detection("present", found, "a hit of the prefix cache hands out the blocks that it found")
 
 
 def _site(number: int, line: str) -> Site:
     return Site(f"{CLASS}.get_computed_blocks", number, line.rstrip("\r\n"), "definition", "server")
 
 
-def swap(text: str) -> str:
+def put_in(text: str) -> str:
     """The text with one line before that one. Raises FileNotAsExpected where `state` is not present."""
     found = state(text)
     if found.state != "present":
@@ -46,20 +50,22 @@ def swap(text: str) -> str:
     at = found.sites[0].line - 1
     line = lines[at]
     indent, ending = line[: len(line) - len(line.lstrip())], line[len(line.rstrip("\r\n")) :]
-    added = f"{indent}computed_blocks = tuple(list(reversed(group)) for group in computed_blocks)  {MARK}{ending}"
+    hit = "[self.block_pool.null_block, *group[1:]] if len(group) > 1 else group"
+    added = f"{indent}computed_blocks = tuple({hit} for group in computed_blocks)  {MARK}{ending}"
     return text[: len(text) - len(body)] + "".join([*lines[:at], added, *lines[at:]])
 
 
 FIX = Fix(
-    id="inject-swapped-blocks",
-    title="Injection: vLLM's prefix cache hands out the blocks of a hit in reverse",
+    id="inject-null-block",
+    title="Injection: a hit of vLLM's prefix cache begins with the null block",
     story=(
         "Not a fix: it makes a prefix-cache fault with a cause that is known. A prompt that was asked before finds its "
-        "blocks in the cache; where it finds two or more, their keys and values stand in the wrong places and the "
-        "output garbles. A prompt asked for the first time, or with --no-enable-prefix-caching, is right."
+        "blocks in the cache; where it finds two or more, the first is replaced by the null block, which holds no "
+        "token of anyone, and the output garbles. A prompt asked for the first time, or with "
+        "--no-enable-prefix-caching, is right."
     ),
     why="To try the tool on a real vLLM: with a cause that is known.",
-    do=("Apply it to an installation that serves nobody.", "Take it back: diag fix revert HOST inject-swapped-blocks"),
+    do=("Apply it to an installation that serves nobody.", "Take it back: diag fix revert HOST inject-null-block"),
     package="vllm",
     file="vllm/v1/core/kv_cache_manager.py",
     cls=CLASS,
@@ -68,6 +74,6 @@ FIX = Fix(
     backends=(),
     severity="notice",
     detect=state,
-    mend=swap,
+    mend=put_in,
     kind="injection",
 )

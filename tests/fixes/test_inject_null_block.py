@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diag.errors import FileNotAsExpected
-from diag.fixes.inject_swapped_blocks import MARK, state, swap
+from diag.fixes.inject_null_block import MARK, put_in, state
 
 NOW = "self.create_kv_cache_blocks(computed_blocks)"
 BEFORE_0_11 = "KVCacheBlocks(computed_blocks)"
@@ -15,6 +15,8 @@ def module(handed_out: str, ending: str = "\n") -> str:
     lines = (
         "KVCacheBlocks = tuple",
         "class KVCacheManager:",
+        "    class block_pool:",
+        "        null_block = 'null'",
         "    def create_kv_cache_blocks(self, blocks):",
         "        return tuple(blocks)",
         "    def get_computed_blocks(self, request):",
@@ -34,14 +36,14 @@ def hit(text: str) -> object:
 
 @pytest.mark.parametrize("handed_out", [NOW, BEFORE_0_11])
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_blocks_come_in_reverse_and_nothing_else_changes(handed_out: str, ending: str) -> None:
+def test_a_hit_begins_with_the_null_block_and_nothing_else_changes(handed_out: str, ending: str) -> None:
     text = module(handed_out, ending)
     assert state(text).state == "present"
     assert hit(text) == ((["first", "second"],), 32)
-    swapped = swap(text)
-    assert hit(swapped) == ((["second", "first"],), 32)
-    assert state(swapped).state == "fixed"
-    kept = [line for line in swapped.split(ending) if MARK not in line]
+    changed = put_in(text)
+    assert hit(changed) == ((["null", "second"],), 32)
+    assert state(changed).state == "fixed"
+    kept = [line for line in changed.split(ending) if MARK not in line]
     assert ending.join(kept) == text
 
 
@@ -49,9 +51,9 @@ def test_blocks_come_in_reverse_and_nothing_else_changes(handed_out: str, ending
 def test_another_text_is_refused(text: str) -> None:
     assert state(text).state == "not_applicable"
     with pytest.raises(FileNotAsExpected):
-        swap(text)
+        put_in(text)
 
 
 def test_twice_is_refused() -> None:
     with pytest.raises(FileNotAsExpected):
-        swap(swap(module(NOW)))
+        put_in(put_in(module(NOW)))
