@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -13,7 +14,10 @@ import httpx
 import pytest
 
 from diag.hosts.http import ChannelTransport, http_client
+from diag.hosts.openssh import OpenSshTransport
 from diag.hosts.transport import Transport
+from probes import _proc
+from tests import conftest
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -80,6 +84,23 @@ def test_get_and_post(client: httpx.Client) -> None:
     assert client.get("/x?y=1").text == "/x?y=1"
     assert client.post("/", json={"a": "é"}).json() == {"a": "é"}
     assert len(client.get("/big").content) == 5_000_000
+
+
+@pytest.mark.skipif(not _proc.HAS_PROC, reason="reads /proc")
+def test_no_port_is_opened_on_either_side(any_transport: Transport, client: httpx.Client) -> None:
+    ours = [os.getpid(), *conftest.descendants(os.getpid())]  # an sshd of the tests is one of them
+    ours += [any_transport._pid] if isinstance(any_transport, OpenSshTransport) else []
+
+    def listening() -> set[str]:
+        ports = _proc.listening("self")
+        return {inode for pid in ours for inode in _proc.sockets(pid) if inode in ports}
+
+    before = listening()
+    assert client.get("/x").text == "/x"
+    with client.stream("GET", "/stream") as response:
+        ours += conftest.descendants(os.getpid())
+        assert listening() == before
+        response.read()
 
 
 def test_sixteen_at_once_many_times(client: httpx.Client) -> None:
