@@ -85,7 +85,12 @@ def _claim(fd: int, doing: str, run: Optional[str]) -> Optional[Json]:
         return None if run is None or _flock(fd, fcntl.LOCK_SH) else _read(fd)
     shared = _flock(fd, fcntl.LOCK_SH)
     who = _read(fd)
-    return None if shared and run is not None and who.get("run") == run else who
+    return None if shared and run is not None and _whole(who.get("run")) == _whole(run) else who
+
+
+def _whole(run: Optional[str]) -> Optional[str]:
+    """A playbook's bisection is a run of its own, and part of the playbook's: RUN.STEP."""
+    return None if run is None else run.partition(".")[0]
 
 
 def _flock(fd: int, how: int) -> bool:

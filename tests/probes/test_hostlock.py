@@ -79,6 +79,9 @@ def test_programs_of_one_run_share_it_and_the_last_one_lets_go(state: Path) -> N
     first, second, other = HostLock(), HostLock(), HostLock()
     assert first.acquire("bisecting", "run-1") is None
     assert second.acquire("bisecting", "run-1") is None
+    step = HostLock()
+    assert step.acquire("bisecting", "run-1.search") is None  # a step of the same
+    step.release()
     for run in ("run-2", None):
         who = other.acquire("bisecting", run)
         assert who is not None
