@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diag.cli.common import JSON, console, print_json
+from diag.cli.common import JSON, LIMIT, console, print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +95,7 @@ def schema() -> None:
 @click.argument("name", metavar="PLAYBOOK")
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
 @_SET
-@click.option("--limit", metavar="NAMES", help="Of a group: only these names or patterns, separated by commas.")
+@LIMIT
 @click.option("--dry-run", is_flag=True, help="A line a step: change, no change, or cannot tell until run.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @JSON

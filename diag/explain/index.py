@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from diag.errors import UsageError
-from diag.explain import bisections, errors, faults, findings, machine, probing, texts
+from diag.explain import bisections, errors, faults, findings, machine, playbooks, probing, texts
 from diag.explain.entry import Entry, Group
 
 HEADINGS: dict[Group, str] = {
@@ -16,6 +16,7 @@ HEADINGS: dict[Group, str] = {
     "rule": "what speaks against a text",
     "sign": "signs in what a server counts and tells",
     "lead": "false leads",
+    "playbook": "how a playbook ends, and what becomes of its changes",
     "error": "errors",
 }
 
@@ -26,6 +27,7 @@ ENTRIES: tuple[Entry, ...] = (
     *bisections.ENTRIES,
     *texts.ENTRIES,
     *probing.ENTRIES,
+    *playbooks.ENTRIES,
     *errors.ENTRIES,
 )
 

@@ -15,6 +15,7 @@ from diag.bisect.decision import VerdictKind
 from diag.cli import run
 from diag.explain.index import ENTRIES, HEADINGS, get
 from diag.fixes.catalogue import FIXES, INJECTIONS
+from diag.playbook.verdict import Word
 from diag.verdict.compare import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +72,7 @@ EXPECTED = {
     "lead": _first_words("Lead"),
     "sign": _first_words("Sign"),
     "rule": (_first_words("Evidence", "_counted") | _named("rule")) - {"no-answer"},  # as the kind of a text is called
+    "playbook": {*get_args(Word), "kept", "outstanding"},
     "error": set(_error_kinds()),
 }
 

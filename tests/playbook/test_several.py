@@ -64,7 +64,8 @@ def test_more_hosts_than_it_is_for(three: Toy, playbook: Playbook) -> None:
 
 
 def test_health_compares_them(three: Toy, playbook: Playbook) -> None:
-    told = playbook("run", "health", "every", "--json")
+    told = playbook("run", "health", "every", "--set", "ask=false", "--json")
     assert list(told.document["hosts"]) == ["one", "two", "three"]
-    assert told.document["differences"] == []
-    assert "Nothing had to be changed" in playbook("run", "health", "one").out
+    compared = [each["what"] for each in told.document["differences"]]
+    assert [what for what in compared if what.startswith(("package ", "file "))] == []
+    assert "Nothing had to be changed" in playbook("run", "health", "one", "--set", "ask=false").out
