@@ -47,6 +47,7 @@ EXTEND_ATTENTION = (
 )
 # Of these the kernel's launch uses small functions that compute.
 BESIDE_EXTEND_ATTENTION = (
+    "sglang.srt.layers.attention.triton_ops.decode_attention",  # 0.5.13 to 0.5.15
     "sglang.kernels.ops.attention.decode_attention",
     "sglang.kernels.ops.attention.score_mod",
 )

@@ -11,8 +11,8 @@ from diag.errors import UsageError
 from diag.fixes import (
     fa_tree_mask_stride,
     graph_mask_buffer_size,
-    inject_pinned_count,
     inject_null_block,
+    inject_pinned_count,
     mask_indptr,
     mask_indptr_aiter_graph,
     mask_indptr_wave,

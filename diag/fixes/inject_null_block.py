@@ -1,7 +1,7 @@
 """An injection: a hit of vLLM's prefix cache begins with the null block, made in one line, to be taken back.
 
-Handing out a hit's own blocks in another order would show nothing: stored keys carry their positions, and attention over
-a prefix does not ask in which order its keys lie.
+Handing out a hit's own blocks in another order would show nothing: stored keys carry their positions, and attention
+over a prefix does not ask in which order its keys lie.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ cachetools blake3 py-cpuinfo prometheus-fastapi-instrumentator lm-format-enforce
 outlines_core==0.2.14 diskcache==5.6.3 lark==1.2.2 compressed-tensors==0.15.0.1 depyf==0.20.0 astor cloudpickle
 python-json-logger ninja cbor2 ijson model-hosting-container-standards jmespath supervisor mcp mcp_types
 opentelemetry-sdk opentelemetry-semantic-conventions opentelemetry-semantic-conventions-ai protobuf openai fastapi
-pydantic-settings pydantic-extra-types pycountry python-dotenv sse-starlette pyjwt six fastsafetensors email-validator dnspython
-httptools
+pydantic-settings pydantic-extra-types pycountry python-dotenv sse-starlette pyjwt six fastsafetensors email-validator
+dnspython httptools
 """
 
 

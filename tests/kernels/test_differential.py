@@ -79,6 +79,13 @@ def test_a_release_with_the_fault(tmp_path: Path, small: None) -> None:
 
 
 @pytest.mark.wheel
+def test_a_release_whose_kernel_asks_its_neighbour_for_strides(tmp_path: Path, small: None) -> None:
+    """0.5.13 to 0.5.15, where the neighbour was still in the old place."""
+    seen = check(unpacked("0.5.13", tmp_path))
+    assert (seen["verdict"], seen["cases"], seen["wrong_cases"]) == ("wrong", 2, 0)
+
+
+@pytest.mark.wheel
 @pytest.mark.parametrize("version", ["0.5.17", "0.5.23"])
 def test_a_mended_release_in_its_new_place(version: str, tmp_path: Path, small: None) -> None:
     seen = check(unpacked(version, tmp_path))
