@@ -12,6 +12,7 @@ from diag.bisect.plan import Plan
 from diag.bisect.space import Space
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import DiagError
+from diag.records.probes import SUFFIX
 
 RUNS_READ = 20
 
@@ -61,7 +62,8 @@ def _minutes_a_trial(plan: Plan, hosts: Sequence[str], root: Path | None) -> tup
 def _earlier(plan: Plan, hosts: Sequence[str], root: Path | None) -> list[list[float]]:
     """Seconds of each trial of this plan on one of these hosts, run by run, newest first."""
     found = []
-    for folder in list(reversed(resume.list_folders(root)))[:RUNS_READ]:
+    folders = [one for one in resume.list_folders(root) if not one.name.endswith(SUFFIX)]  # probes are none
+    for folder in folders[::-1][:RUNS_READ]:
         try:
             run = resume.load(folder.name, root)
         except DiagError:

@@ -38,21 +38,30 @@ def record(
     root = paths.state_dir() / "runs"
     run = time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(3) + SUFFIX
     try:
+        hosts = list(documents)
         with Journal(root / run, run) as journal:
-            hosts = list(documents)
             journal.write("start", program="probe", run_id=run, name=name, hosts=hosts, host=", ".join(hosts))
-            for host, document in documents.items():
-                if "error" in document:
-                    journal.write("host", host=host, out=str(document["error"].get("what", "")))
-                else:
-                    journal.write("facts", host=host, document=bounded(document))
-            journal.write("report", document=_told(name, documents, differences, exit_code))
-            journal.write("verdict", verdict=VERDICTS.get(exit_code, "unknown"), culprit=None, exit_code=exit_code)
+            journal.write_all(_host(host, document) for host, document in documents.items())
+            journal.write_all(
+                [
+                    ("report", {"document": _told(name, documents, differences, exit_code)}),
+                    (
+                        "verdict",
+                        {"verdict": VERDICTS.get(exit_code, "unknown"), "culprit": None, "exit_code": exit_code},
+                    ),
+                ]
+            )
         _forget(root)
     except (DiagError, OSError) as error:
         warn(f"this probe is not kept: {error}")
         return None
     return run
+
+
+def _host(host: str, document: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if "error" in document:
+        return "host", {"host": host, "out": str(document["error"].get("what", ""))}
+    return "facts", {"host": host, "document": bounded(document)}
 
 
 def _told(
