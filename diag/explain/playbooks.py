@@ -65,7 +65,7 @@ ENTRIES = (
         id="outstanding",
         group="playbook",
         title="a change that was not given back",
-        what="The journal has a change without its end: the link was lost, the process killed, or the file edited since.",
+        what="The journal has a change without its end: a lost link, a killed process, or a file edited since.",
         why="The host is not as it was before the run.",
         do=(
             "Give it back: diag playbook resume RUN --undo",

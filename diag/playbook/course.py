@@ -72,13 +72,13 @@ class Course:
         return self.link.host.name
 
     def go(self) -> End:
-        """To its end. Raises HostError where the host cannot be reached any more, KeyboardInterrupt or Interrupted as
-        it came; in each case everything is given back that can be, and the journal has the rest."""
+        """To its end. Raises HostError where the host cannot be reached any more, KeyboardInterrupt, and Interrupted where
+        the person did not wait; in each case everything is given back that can be, and the journal has the rest."""
         try:
             failed = self._go()
-        except (KeyboardInterrupt, Interrupted):
+        except (KeyboardInterrupt, Interrupted):  # the latter from a bisection, which says how to go on with it alone
             self._interrupted()
-            raise
+            raise KeyboardInterrupt from None
         except HostError as error:
             self._lost(error)
             raise

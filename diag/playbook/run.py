@@ -61,7 +61,7 @@ class Asked:
             hosts = self._together(work) if not self.book.changes else self._in_turn(work)
         except BaseException as error:
             if not isinstance(error, Exception) or isinstance(error, DiagError):
-                lines.write("interrupted", why=str(error))
+                lines.write("interrupted", why=str(error) or "interrupted")
             raise
         ended = Ended(journal.run_id, self.book, hosts, str(journal.path))
         verdict = verdicts.of_run(ended)

@@ -128,11 +128,12 @@ class Course:
     def at_every_boundary(self) -> None:
         """Killed at the first new line of a step, again and again: each session comes one line further."""
         while not self.ended():
-            before = self._seen()
-            if not self.killed(lambda _, before=before: bool(self._seen() - before) or self.ended()):
+            before = self.seen()
+            if not self.killed(lambda _, before=before: bool(self.seen() - before) or self.ended()):
                 return
 
-    def _seen(self) -> set[str]:
+    def seen(self) -> set[str]:
+        """Lines of steps so far: "mend begun"."""
         journal = self.journal
         lines = [] if journal is None else toys.entries(journal)
         return {f"{one['id']} {one['state']}" for one in lines if one["kind"] == "step"}

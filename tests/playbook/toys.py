@@ -55,7 +55,7 @@ class Toy:
 
     def servers(self) -> list[str]:
         """Toy engines of this host that run, and programs of diag that supervise them."""
-        return list(_running(str(self.prefix)))
+        return list(running(str(self.prefix)))
 
 
 def build(root: Path) -> Toy:
@@ -89,7 +89,7 @@ def inventory(toy: Toy, names: tuple[str, ...] = ("toy",), **more: Any) -> None:
     (toy.root / "config" / "hosts.toml").write_text("\n".join(lines) + "\n")
 
 
-def _running(mark: str) -> Iterator[str]:
+def running(mark: str) -> Iterator[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and entry.name != str(os.getpid()):
             with suppress(OSError):
