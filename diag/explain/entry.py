@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Group = Literal["fault", "finding", "bisection", "text", "lead", "sign", "rule", "playbook", "error"]
+Group = Literal["fault", "finding", "bisection", "text", "lead", "sign", "rule", "playbook", "run", "error"]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from diag.errors import UsageError
-from diag.explain import bisections, errors, faults, findings, machine, playbooks, probing, texts
+from diag.explain import bisections, errors, faults, findings, machine, playbooks, probing, runs, texts
 from diag.explain.entry import Entry, Group
 
 HEADINGS: dict[Group, str] = {
@@ -17,6 +17,7 @@ HEADINGS: dict[Group, str] = {
     "sign": "signs in what a server counts and tells",
     "lead": "false leads",
     "playbook": "how a playbook ends, and what becomes of its changes",
+    "run": "runs without a verdict, and what is missing in one",
     "error": "errors",
 }
 
@@ -28,6 +29,7 @@ ENTRIES: tuple[Entry, ...] = (
     *texts.ENTRIES,
     *probing.ENTRIES,
     *playbooks.ENTRIES,
+    *runs.ENTRIES,
     *errors.ENTRIES,
 )
 

@@ -18,6 +18,9 @@ from diag.records import store
 
 Warn = Callable[[str], None]
 
+UNFINISHED = {"running": "running", "cut_off": "cut off"}
+"""How a run without a verdict is called, by the id of its explanation."""
+
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
@@ -43,7 +46,7 @@ class Run:
     def ended(self) -> str:
         if self.problem:
             return f"its journal cannot be read: {self.problem}"
-        return self.verdict or ("running" if self.held else "cut off")
+        return self.verdict or UNFINISHED["running" if self.held else "cut_off"]
 
     @property
     def journal(self) -> Path:

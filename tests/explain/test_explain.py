@@ -16,6 +16,7 @@ from diag.cli import run
 from diag.explain.index import ENTRIES, HEADINGS, get
 from diag.fixes.catalogue import FIXES, INJECTIONS
 from diag.playbook.verdict import Word
+from diag.records.runs import UNFINISHED
 from diag.verdict.compare import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +74,7 @@ EXPECTED = {
     "sign": _first_words("Sign"),
     "rule": (_first_words("Evidence", "_counted") | _named("rule")) - {"no-answer"},  # as the kind of a text is called
     "playbook": {*get_args(Word), "kept", "outstanding"},
+    "run": {*UNFINISHED, "not_recorded"},
     "error": set(_error_kinds()),
 }
 
