@@ -23,7 +23,7 @@ FOREIGN = {
     *("--disable-overlap-schedule", "--chunked-prefill-size", "--page-size", "--mem-fraction-static"),
     *("--sampling-backend", "--host", "--model-path", "--speculative-algorithm", "--speculative-ddtree-budget"),
     *("--speculative-eagle-topk", "--speculative-num-draft-tokens", "--speculative-"),
-    "--api-key",
+    *("--api-key", "--kv-cache-memory-bytes"),
     *(flag.split(".")[0] for engine in suspects.engines() for s in suspects.table(engine).suspect for flag in s.flags),
     *("--lab-fault", "--lab-fault-chance", "--lab-fault-above", "--lab-fault-past"),
 }
