@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from diag.cli.common import JSON, connected, print_json
+from diag.cli.common import JSON, LIMIT, connected, print_json
+
+if TYPE_CHECKING:
+    from diag.hosts.inventory import Host
+    from diag.hosts.ssh import ParamikoTransport
 
 SCHEMA = 1
 
@@ -17,18 +21,53 @@ def server() -> None:
 
 
 @server.command("list")
-@click.argument("name")
+@click.argument("target", metavar="NAME")
+@LIMIT
 @JSON
-def list_servers(name: str, as_json: bool) -> None:
-    """The inference servers that run on NAME, and what a killed diag left there."""
-    from diag.hosts import reaping
-    from diag.report.text import one_line
+def list_servers(target: str, limit: str | None, as_json: bool) -> int:
+    """The inference servers that run on NAME (a host, a group, or all), and what a killed diag left there.
 
-    with connected(name) as transport:
+    Exit code 4: a host of the group could not be reached.
+    """
+    from diag.hosts import inventory, reaping
+
+    if inventory.load().is_group(target) or limit is not None:
+        return _list_group(target, limit, as_json)
+    with connected(target) as transport:
         told = reaping.servers(transport)
     if as_json:
-        print_json({"schema": SCHEMA, "host": name, **told})
-        return
+        print_json({"schema": SCHEMA, "host": target, **told})
+    else:
+        _print_servers(told)
+    return 0
+
+
+def _list_group(target: str, limit: str | None, as_json: bool) -> int:
+    from diag.hosts import fleet, inventory, reaping
+    from diag.hosts.transport import connect
+    from diag.report.text import visible
+
+    def one(host: Host, outer: ParamikoTransport | None) -> dict[str, Any]:
+        with connect(host, outer=outer) as transport:
+            return reaping.servers(transport)
+
+    results = fleet.each(inventory.load().select(target, limit), one)
+    if as_json:
+        hosts = {done.host.name: done.value or {"error": done.error and done.error.to_json()} for done in results}
+        print_json({"schema": SCHEMA, "group": target, "hosts": hosts})
+    for done in () if as_json else results:
+        click.echo(f"{done.host.name}:")
+        if done.value is not None:
+            _print_servers(done.value)
+        elif done.error is not None:
+            click.echo(visible(f"not looked at: {done.error.what}"))
+    return next((done.error.exit_code for done in results if done.error is not None), 0)
+
+
+def _print_servers(told: dict[str, Any]) -> None:
+    from diag import bundle
+    from diag.report.text import one_line
+
     for one in told["servers"]:
         memory = "" if not one["gpu_memory_mib"] else f", {one['gpu_memory_mib']} MiB of GPU memory"
         click.echo(
@@ -39,7 +78,7 @@ def list_servers(name: str, as_json: bool) -> None:
     if not told["servers"]:
         click.echo("No inference server is running there.")
     if told["lock"] is not None:
-        click.echo(one_line(f"At work there: {told['lock']}", 300))
+        click.echo(one_line(f"At work there: {bundle.load('probes._hostlock').said(told['lock'])}", 300))
 
 
 def _whose(one: dict[str, Any]) -> str:

@@ -17,6 +17,8 @@ from click.testing import CliRunner, Result
 
 from diag.cli.server import server as command
 from diag.errors import PreconditionFailed
+from diag.hosts.holding import held
+from diag.hosts.transport import connect
 from tests.hosts import valid
 
 if TYPE_CHECKING:
@@ -82,6 +84,24 @@ def test_list_read_refuse_adopt(host: Path, running: subprocess.Popen[bytes]) ->
     assert "canary" not in evidence.read_text() + done.output + logs.output
     assert list((host / "host" / "diag").iterdir()) == []
     assert isinstance(run("stop", "box", running.pid, "--adopt").exception, PreconditionFailed)
+
+
+def test_of_a_group_every_host_is_listed_and_a_dead_one_is_said(
+    host: Path, sshd: Sshd, running: subprocess.Popen[bytes]
+) -> None:
+    inventory = host / "hosts.toml"
+    inventory.write_text(inventory.read_text() + '[hosts.down]\naddress = "127.0.0.1"\nport = 1\n')
+    with connect(sshd.host_with(env={"XDG_STATE_HOME": f"{host}/host"})) as colleague, held(colleague, "testing", "r"):
+        page = run("list", "all")
+        told = run("list", "all", "--json")
+    hosts = valid.document("server-list-group", told.stdout)["hosts"]
+    assert (page.return_value, told.return_value) == (4, 4)
+    assert running.pid in [one["pid"] for one in hosts["box"]["servers"]]
+    assert hosts["box"]["lock"]["doing"] == "testing"
+    assert hosts["down"]["error"]["kind"] == "host_unreachable"
+    assert f"pid {running.pid}: sglang" in page.stdout
+    assert "testing for" in page.stdout
+    assert "down:\nnot looked at: down (127.0.0.1 port 1)" in page.stdout
 
 
 def test_what_is_left_is_dirty_and_says_so(
