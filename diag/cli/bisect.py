@@ -69,7 +69,7 @@ def bisect(
     from diag.bisect import session
     from diag.report import bisect as report
 
-    given = _given(sets)
+    given = set_values(sets)
     asked_over = over.asked(names, plan_name, trial_cmd, given, run_id=run_id, check=check, flaky=flaky)
     if asked_over is not None:
         return over.dry_run(asked_over, as_json) if dry_run else over.run(asked_over, as_json)
@@ -92,7 +92,8 @@ def bisect(
     return report.EXIT[result.verdict.kind]
 
 
-def _given(sets: tuple[str, ...]) -> dict[str, str]:
+def set_values(sets: tuple[str, ...]) -> dict[str, str]:
+    """What --set NAME=VALUE says. Raises UsageError."""
     given = {}
     for each in sets:
         key, equals, value = each.partition("=")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diag.cli.bisect import set_values
 from diag.cli.common import JSON, LIMIT, console, print_json
 
 if TYPE_CHECKING:
@@ -50,11 +51,10 @@ def list_playbooks(as_json: bool) -> None:
 @JSON
 def show(name: str, sets: tuple[str, ...], as_json: bool) -> None:
     """What PLAYBOOK, a shipped one or a file, does: its variables and its steps."""
-    from diag.cli.bisect import _given
     from diag.playbook import load
     from diag.report import playbook as report
 
-    book = load.load(name, _given(sets))
+    book = load.load(name, set_values(sets))
     if as_json:
         print_json(report.book_document(book))
     else:
@@ -70,11 +70,10 @@ def check(name: str, sets: tuple[str, ...], as_json: bool) -> None:
 
     Exit code 0: it can be run; 2: it cannot.
     """
-    from diag.cli.bisect import _given
     from diag.playbook import load
     from diag.report import playbook as report
 
-    book = load.load(name, _given(sets))
+    book = load.load(name, set_values(sets))
     if as_json:
         print_json(report.book_document(book))
         return
@@ -114,10 +113,9 @@ def run(
     Exit code 0: done, nothing wrong; 1: a fault was found, or an assertion does not hold; 3: inconclusive; 4: a host
     could not be reached; 5: a step could not be done.
     """
-    from diag.cli.bisect import _given
     from diag.playbook import run as running
 
-    asked = running.new(name, hosts, limit, _given(sets))
+    asked = running.new(name, hosts, limit, set_values(sets))
     if dry_run:
         return _dry_run(asked, as_json)
     if asked.book.changes and not yes and not as_json and sys.stdin.isatty():
@@ -136,13 +134,12 @@ def resume(run_id: str, sets: tuple[str, ...], undo: bool, as_json: bool) -> int
     What was under way is given back first, and begun anew. Refused, with the difference, when the playbook is not what
     it was; --undo works all the same.
     """
-    from diag.cli.bisect import _given
     from diag.playbook import past as pasts
     from diag.playbook import run as running
 
     if undo:
         return _undo(pasts.load(run_id), as_json)
-    asked = running.resumed(run_id, _given(sets))
+    asked = running.resumed(run_id, set_values(sets))
     if asked.earlier is not None and asked.earlier.finished is not None:
         click.echo(f"Run {run_id} has ended; this is how.", err=True)
         return _tell(running.as_it_ended(asked.earlier, asked.book), as_json)

@@ -72,7 +72,7 @@ class Course:
         return self.link.host.name
 
     def go(self) -> End:
-        """To its end. Raises HostError where the host cannot be reached any more, KeyboardInterrupt, and Interrupted where
+        """To its end. Raises HostError where the host cannot be reached any more, KeyboardInterrupt, Interrupted where
         the person did not wait; in each case everything is given back that can be, and the journal has the rest."""
         try:
             failed = self._go()

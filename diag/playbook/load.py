@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,10 +128,8 @@ def _checked(document: yamlfile.Document, given: Mapping[str, str]) -> tuple[Boo
     steps = tuple(reader.steps("steps", data.get("steps")))
     last = tuple(reader.steps("finally", data.get("finally")))
     problems += reader.problems
-    if shell is None:
-        return None, problems
-    problems += _problems(document, shell, steps, last)
-    if problems:
+    problems += _problems(document, data, reader)
+    if problems or shell is None:
         return None, problems
     content = json.dumps(data, sort_keys=True, ensure_ascii=True, default=str)
     digest = hashlib.sha256(content.encode()).hexdigest()
@@ -197,6 +195,7 @@ class _Reader:
     def __post_init__(self) -> None:
         self.problems: list[str] = []
         self.seen: dict[str, Kind] = {}
+        self.named: set[str] = set()  # also those whose kind is not known
 
     def steps(self, key: str, listed: object) -> Iterator[Step]:
         if not isinstance(listed, list):
@@ -209,10 +208,14 @@ class _Reader:
     def _step(self, key: str, at: int, data: object) -> Step | None:
         where: yamlfile.Where = (key, at)
         kind = self._kind(where, data)
-        if kind is None or not isinstance(data, dict):
+        if not isinstance(data, dict):
             return None
         name = str(data.get("id") or f"{'last' if key == 'finally' else 'step'}{at + 1}")
-        if name in self.seen:
+        twice = name in self.named
+        self.named.add(name)
+        if kind is None:
+            return None
+        if twice:
             self._say((*where, "id"), f"there are two steps with the id '{name}'")
         if name in self.vars:
             self._say((*where, "id"), f"'{name}' is the name of a variable already")
@@ -337,21 +340,21 @@ def _flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _problems(document: yamlfile.Document, shell: Shell, steps: Sequence[Step], last: Sequence[Step]) -> Iterator[str]:
+def _problems(document: yamlfile.Document, data: Mapping[str, Any], reader: _Reader) -> Iterator[str]:
     """What needs the whole file to be seen."""
-    everything = {step.id: step for step in (*steps, *last)}
-    for at, name in enumerate(shell.keep):
-        where = document.at(("keep", at))
-        if name not in everything:
-            yield f"{where}: no step '{name}'{_nearest(name, everything)}"
-        elif everything[name].kind.name in SERVERS:
+    keep, answer = data.get("keep"), data.get("answer")
+    for at, name in enumerate(map(str, keep) if isinstance(keep, list) else ()):
+        where, kind = document.at(("keep", at)), reader.seen.get(name)
+        if name not in reader.named:
+            yield f"{where}: no step '{name}'{_nearest(name, reader.named)}"
+        elif kind is not None and kind.name in SERVERS:
             yield f"{where}: a server lives no longer than the run: the changes of '{name}' cannot be kept"
-        elif not everything[name].kind.changes:
+        elif kind is not None and not kind.changes:
             yield f"{where}: '{name}' changes nothing that could be kept"
-    if shell.answer is not None and shell.answer not in everything:
-        yield f"{document.at(('answer',))}: no step '{shell.answer}'{_nearest(shell.answer, everything)}"
+    if isinstance(answer, str) and answer not in reader.named:
+        yield f"{document.at(('answer',))}: no step '{answer}'{_nearest(answer, reader.named)}"
 
 
-def _nearest(name: str, known: Mapping[str, object]) -> str:
+def _nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""

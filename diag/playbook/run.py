@@ -16,6 +16,7 @@ from diag import bundle
 from diag.bisect.link import Link
 from diag.errors import DiagError, HostError, PreconditionFailed, UsageError
 from diag.hosts import fleet, inventory
+from diag.hosts.holding import held
 from diag.hosts.inventory import Host
 from diag.hosts.ssh import ParamikoTransport
 from diag.hosts.transport import connect
@@ -29,6 +30,7 @@ from diag.playbook.ended import Ended, HostEnd
 from diag.playbook.load import Book
 from diag.playbook.past import PROGRAM, RESUMED, HostPast, Past
 from diag.playbook.record import HostRecord, Lines
+from diag.playbook.stage import Change
 
 MAX_DIFF_LINES = 30
 
@@ -154,7 +156,9 @@ def resumed(run_id: str, given: Mapping[str, str]) -> Asked:
     for name, value in given.items():
         if kept.get(name, value) != value:
             raise UsageError(f"Run {run_id} has {name}={kept[name]}, not {value}.", next="Leave it out.")
-    book = books.load(str(began["playbook_path"]), _known({**kept, **given}, str(began["playbook_path"])))
+    path = str(began["playbook_path"])
+    declared = books.load(path).vars  # one that is not there any more is a change of the playbook, and said as that
+    book = books.load(path, {name: value for name, value in {**kept, **given}.items() if name in declared})
     if book.content != began["content"]:
         diff = difflib.unified_diff(
             str(began["playbook"]).splitlines(), book.text.splitlines(), "then", "now", lineterm="", n=1
@@ -174,39 +178,42 @@ def _typed_again(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _known(given: Mapping[str, str], path: str) -> dict[str, str]:
-    """Without variables that the playbook does not have any more: that it has changed is said, not that."""
-    return {name: value for name, value in given.items() if name in books.load(path).vars}
-
-
 def give_back(earlier: Past, journal: Journal, listener: Listener) -> list[HostEnd]:
     """Only that: everything that the run changed and did not give back, of every host, in reverse order. Raises
     HostError; what cannot be given back for another reason is in the end's `left`."""
     lines, known, ends = Lines(journal), inventory.load(), []
     lines.write("resumed", run_id=journal.run_id, undo=True)
     for name, past in earlier.hosts.items():
-        record, left = HostRecord(lines, name, past), []
-        link = Link(known.get(name)) if past.in_force else None
-        try:
-            for change in reversed(record.in_force()):
-                listener.gives_back(name, change)
-                try:
-                    if link is not None:
-                        undo.undo(link.transport(), change)
-                        record.ended(change, RESUMED)
-                except HostError:
-                    raise
-                except DiagError as error:
-                    left.append((change, error.what))
-        finally:
-            if link is not None:
-                link.drop()
-        ends.append(HostEnd(name, past, End(left=tuple(left))))
+        record = HostRecord(lines, name, past)
+        left = _given_back(known.get(name), record, earlier.run_id, listener) if past.in_force else ()
+        ends.append(HostEnd(name, past, End(left=left)))
     return ends
+
+
+def _given_back(host: Host, record: HostRecord, run_id: str, listener: Listener) -> tuple[tuple[Change, str], ...]:
+    """What could not be, and why."""
+    left = []
+    with connect(host) as transport, held(transport, f"diag playbook, run {run_id}", run_id):
+        for change in reversed(record.in_force()):
+            listener.gives_back(host.name, change)
+            try:
+                undo.undo(transport, change)
+            except HostError:
+                raise
+            except DiagError as error:
+                left.append((change, error.what))
+            else:
+                record.ended(change, RESUMED)
+    return tuple(left)
 
 
 def as_it_ended(earlier: Past, book: Book) -> Ended:
     """A run that has its verdict, from its journal alone."""
-    ends = ((name, past, End(next(iter(past.failed), None))) for name, past in earlier.hosts.items())
-    hosts = tuple(HostEnd(name, past, end) for name, past, end in ends)
+    hosts = tuple(HostEnd(name, past, _end_of(book, past)) for name, past in earlier.hosts.items())
     return Ended(earlier.run_id, book, hosts, str(earlier.folder / "journal.jsonl"))
+
+
+def _end_of(book: Book, past: HostPast) -> End:
+    final = (step.id for step in book.all_steps if step.id in past.failed and step.on_failure != "continue")
+    rest = [change for change in past.in_force.values() if change.step not in book.keep]
+    return End(next(final, None), tuple((change, "it is in the journal as outstanding") for change in rest))

@@ -26,17 +26,18 @@ ROOT = Path(__file__).parents[2]
 FIX = catalogue.get("mask-indptr")
 SUITE = """\
 schema: 1
-name: one
-max_new_tokens: 20
+name: two
+max_new_tokens: 16
 prompts:
   - {name: poem, user: "Write a short poem about the ocean."}
+  - {name: cycle, text: "a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2"}
 """
 # The story's plan without what is innocent: three trials name the rule.
 PLAN = """\
 command: >-
   {python} -m sglang.launch_server --model-path {model} --host 127.0.0.1 --port {port}
   --attention-backend triton --speculative-algorithm DDTREE --speculative-eagle-topk 4 --disable-cuda-graph
-prompts: ./one.yaml
+prompts: ./two.yaml
 fault: mask-indptr
 max_trials: 24
 factors:
@@ -50,7 +51,7 @@ derived:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("playbooks")
-    (made / "one.yaml").write_text(SUITE)
+    (made / "two.yaml").write_text(SUITE)
     (made / "short.yaml").write_text(PLAN)
     return made
 
@@ -129,8 +130,8 @@ def test_upgrade_regression(playbook: Callable[..., tuple[int, dict[str, Any]]],
 
 
 def test_intermittent(playbook: Callable[..., tuple[int, dict[str, Any]]], folder: Path) -> None:
-    one = str(folder / "one.yaml")
-    code, told = playbook("intermittent", {"plan": str(folder / "short.yaml"), "calm": one, "stress": one})
+    two = str(folder / "two.yaml")
+    code, told = playbook("intermittent", {"plan": str(folder / "short.yaml"), "calm": two, "stress": two})
     assert values(told, "crowd")["garbled"] > 0
     assert values(told, "stopped")["clean"] is True
     assert (code, values(told, "cause")["culprit"]) == (1, "budget + 1 != block_size")
@@ -151,7 +152,7 @@ def served() -> Iterator[None]:
 
 def test_garbled_output(playbook: Callable[..., tuple[int, dict[str, Any]]], folder: Path) -> None:
     with served():
-        code, told = playbook("garbled-output", {"suite": str(folder / "one.yaml"), "kernels": "false"})
+        code, told = playbook("garbled-output", {"suite": str(folder / "two.yaml"), "kernels": "false"})
     assert code == 1
     assert values(told, "host")["garbled"] >= 1
     assert "mask-indptr" in values(told, "source")["faults"]
