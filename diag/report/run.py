@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from diag.bisect.command import environment
 from diag.records.runs import TrialRow, Whole
 from diag.report import run_facts, run_rates, run_texts, run_time
 
@@ -188,8 +189,10 @@ def _commands(shown: Sequence[TrialRow], bodies: Mapping[int, Mapping[str, Any]]
 
 def _command(row: TrialRow, body: Mapping[str, Any]) -> Document:
     details = body.get("details") or {}
-    argv = details.get("argv") or (["sh", "-c", details["command"]] if details.get("command") else None)
-    return {"trial": row.number, "argv": argv, "env": dict(details.get("env") or {}), "config": dict(row.config)}
+    argv, env = details.get("argv"), dict(details.get("env") or {})
+    if details.get("command"):
+        argv, env = ["sh", "-c", str(details["command"])], environment(row.config)
+    return {"trial": row.number, "argv": argv, "env": env, "config": dict(row.config)}
 
 
 def _facts(found: Whole, bodies: Mapping[int, Mapping[str, Any]]) -> Iterator[Document]:

@@ -101,7 +101,7 @@ def cell(trial: Mapping[str, Any], name: str) -> str:
     if value is None:
         return "?"
     text = level_text(value)
-    return text[:10] if len(text) == 40 and name == "commit" else text
+    return text[:12] if len(text) == 40 and name == "commit" else text
 
 
 def verdict_of(trial: Mapping[str, Any]) -> str:

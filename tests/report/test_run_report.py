@@ -102,6 +102,15 @@ def test_a_journal_of_an_older_diag_says_what_it_does_not_hold(state: Path) -> N
     assert [factor["name"] for factor in made["factors"]] == ["budget"]
 
 
+def test_a_command_is_told_with_its_factors(state: Path) -> None:
+    details = {"command": "test $DIAG_BUDGET -lt 9", "exit_code": 1}
+    trials = (plain_trial(1, details=details), plain_trial(2, "fail", details=details))
+    journal(state, "20261129-120000-dddddd", line("start", **START), *trials)
+    failing = told("20261129-120000-dddddd")["commands"]["failing"]
+    assert failing["argv"] == ["sh", "-c", "test $DIAG_BUDGET -lt 9"]
+    assert failing["env"] == {"DIAG_BUDGET": "16"}
+
+
 def test_a_run_without_a_trial(state: Path) -> None:
     journal(state, "20261129-120000-bbbbbb", line("start", **START))
     made = told("20261129-120000-bbbbbb")
