@@ -13,6 +13,7 @@ MACHINE = (
     *(f"tests/{folder}/" for folder in ("bisect/over", "cli", "fixes", "hosts", "lab", "playbook", "probes", "serving")),
     *(f"tests/bisect/test_{name}.py" for name in ("real_hosts", "requests", "command", "several_hosts")),
     "tests/source/test_source_commands.py",
+    "tests/docs/test_first_ten_minutes.py",
 )
 
 
