@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from diag import bundle
 from diag.errors import DiagError
+from diag.records import store
 
 if TYPE_CHECKING:
     from diag.bisect.link import Link
@@ -102,11 +103,14 @@ def _is_single(value: object) -> bool:
 
 
 def report(journal: Journal, document: Mapping[str, Any]) -> None:
-    """The document of `diag bisect --json`, as it was given to the person; its trials have lines of their own."""
+    """The document of `diag bisect --json`, as it was given to the person; its trials have lines of their own.
+
+    The record is brought up to date, so that nobody waits for it later."""
     told = {name: value for name, value in document.items() if name != "trials"}
     told["rejected"] = told.get("rejected", [])[:MAX_REJECTED]
     if len(json.dumps(told)) <= MAX_REPORT_BYTES:
         journal.write("report", document=told)
+    store.ask(lambda record: None, journal.folder.parent.parent)
 
 
 def bounded(document: Mapping[str, Any], most_bytes: int = MAX_FACTS_BYTES) -> dict[str, Any]:

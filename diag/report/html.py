@@ -44,6 +44,8 @@ def page(made: Mapping[str, Any], removed: str = "") -> str:
         tokens=tokens,
         outcomes=_outcomes,
         level=_level,
+        asked=_asked,
+        shell=run_page.shell,
         hash=_hash,
     )
     environment.filters.update(utc=_utc, seconds=_seconds, split_at=_split_at)
@@ -88,6 +90,11 @@ def tokens(pair: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _outcomes(made: Mapping[str, Any]) -> dict[int, str]:
     return {trial["number"]: trial["outcome"] for trial in made["trials"]}
+
+
+def _asked(made: Mapping[str, Any], how: str) -> bool:
+    """Whether any trial counted texts that were asked this way."""
+    return any(trial[how][1] for trial in made["trials"])
 
 
 def _level(value: Any) -> str:

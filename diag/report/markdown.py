@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -165,10 +164,9 @@ def _reproduce(made: Mapping[str, Any]) -> Iterator[str]:
     for name, title in (("failing", "Fails"), ("good", "Healthy (the control)")):
         command = bisection["commands"][name]
         if command and command["argv"]:
-            env = [f"{key}={value}" for key, value in command["env"].items()]
             yield f"{title}, trial {command['trial']}:"
             yield ""
-            yield from fenced(_shell([*(["env", *env] if env else []), *command["argv"]]), "sh")
+            yield from fenced(run_page.shell(command), "sh")
             yield ""
     for pair in bisection["texts"][:1]:
         yield from _request(pair)
@@ -239,7 +237,3 @@ def code(text: str) -> str:
 def _cell(text: str) -> str:
     """In a table: a bar ends a cell even in code."""
     return code(str(text).replace("|", "\\|"))
-
-
-def _shell(argv: Sequence[str]) -> str:
-    return shlex.join(argv).replace("'{port}'", "{port}")

@@ -150,7 +150,8 @@ def _shown(trials: Sequence[TrialRow], told: Mapping[str, Any]) -> list[TrialRow
 
 def _trial(row: TrialRow, told: Mapping[str, Any]) -> Document:
     """shows: what it is evidence of, in the run's own words."""
-    shows = [name for name in ("sufficient", "necessary", "held_out") if row.number in told.get(name, ())]
+    names = {"sufficient": "sufficient", "necessary": "necessary", "held_out": "held out"}
+    shows = [word for name, word in names.items() if row.number in told.get(name, ())]
     shows += [f"clears {name}" for name, number in (told.get("cleared") or {}).items() if number == row.number]
     return {
         "number": row.number,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -151,6 +152,12 @@ def _sample(made: Mapping[str, Any]) -> Iterator[Line]:
         if pair["healthy"] is not None:
             yield "green", f"  good     {one_line(pair['healthy'], 140)}"
         yield "red", f"  garbled  {one_line(pair['text'], 140)}"
+
+
+def shell(command: Mapping[str, Any]) -> str:
+    """As one would type it; `{port}` is for the host to fill in."""
+    env = [f"{key}={value}" for key, value in command["env"].items()]
+    return shlex.join([*(["env", *env] if env else []), *command["argv"]]).replace("'{port}'", "{port}")
 
 
 def _source(source: Mapping[str, Any] | None) -> Iterator[Line]:
