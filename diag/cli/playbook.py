@@ -10,10 +10,12 @@ import click
 
 from diag.cli.bisect import set_values
 from diag.cli.common import JSON, LIMIT, console, print_json
+from diag.errors import Interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from diag.journal import Journal
     from diag.playbook.ended import Ended
     from diag.playbook.kind import Result
     from diag.playbook.load import Book, Step
@@ -147,17 +149,24 @@ def resume(run_id: str, sets: tuple[str, ...], undo: bool, as_json: bool) -> int
 
 
 def _run(asked: Asked, as_json: bool) -> int:
-    from diag.errors import Interrupted
-
     with asked.journal() as journal, _Show(console(stderr=True), asked.book, len(asked.hosts)) as show:
         try:
             ended = asked.run(journal, show)
         except KeyboardInterrupt:
-            raise Interrupted(
-                "Interrupted. What was changed has been given back, but for what the playbook keeps.",
-                next=f"Go on: diag playbook resume {journal.run_id}   (what was learnt: {journal.path})",
-            ) from None
+            raise _interrupted(asked.book, journal) from None
     return _tell(ended, as_json)
+
+
+def _interrupted(book: Book, journal: Journal) -> Interrupted:
+    from diag.playbook import past as pasts
+
+    rest = [change.what for _, change in pasts.load(journal.run_id).outstanding if change.step not in book.keep]
+    back = "What was changed has been given back, but for what the playbook keeps."
+    return Interrupted(
+        f"Interrupted. {back if not rest else 'Not everything could be given back.'}",
+        details=[f"not given back: {what}" for what in rest],
+        next=f"Go on: diag playbook resume {journal.run_id}   (what was learnt: {journal.path})",
+    )
 
 
 def _tell(ended: Ended, as_json: bool) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from diag import yamlfile
+from diag import cli, yamlfile
 from diag.playbook import load
 from diag.playbook.kinds import KINDS
 from diag.playbook.schema import Hosts, Shell, StepWords, Var, json_schema
@@ -71,3 +71,13 @@ def test_the_schema_for_editors_refuses(step: dict[str, Any]) -> None:
     document = {"schema": 1, "kind": "playbook", "name": "x", "steps": [step]}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(json.loads(json.dumps(document)), json_schema())
+
+
+@pytest.mark.parametrize("command", [("list",), ("show", "health"), ("check", "upgrade-regression")])
+def test_documents_of_playbooks_themselves(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["playbook", *command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    name = "playbook-list" if command == ("list",) else "playbook-show"
+    jsonschema.validate(told, json.loads((PAGE.parent / "schemas" / f"{name}.json").read_text()))
+    assert cli.run(["playbook", *command]) == 0
+    assert "health" in capsys.readouterr().out or command[0] == "check"

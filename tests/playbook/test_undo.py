@@ -180,6 +180,7 @@ def test_what_cannot_be_given_back_is_said_and_the_rest_is(
     monkeypatch.setattr(courses.Course, "_interrupted", edited)
     told = playbook("run", written(toy, STORY), "toy", "--json")
     assert told.code == 130
+    assert told.document["error"]["details"] == [f"not given back: mask-indptr in {toy.file}"]
     (journal,) = toy.runs()
     assert len(toys.outstanding(journal)) == 1
     assert toy.servers() == []
