@@ -1,8 +1,8 @@
 """Clean texts by people, in many languages, out of Debian's packages: fetched at benchmark time, none committed.
 
 Packages are fetched with `apt-get download` and unpacked with `dpkg-deb -x` into a cache. Each text is some
-paragraphs of one file. The split is by a hash of the file's name: rules may be tuned on the one half, and only the
-benchmark ever reads the other (`held_out`).
+paragraphs of one file. There are two sets of packages: rules are tuned on TUNE, and only the benchmark ever reads EXAM,
+in which there are languages, scripts and kinds of pages that TUNE does not have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import random
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ SUFFIXES = frozenset(
     re.findall(r"\w+", "h go rs js css sh bash rb lua php pm pl xsl md txt json yml yaml html py toml c cpp ts svg xml")
 )
 FORTUNES = "bg br cs de eo es ga it pl ru zh"
-PACKAGES = (
+TUNE = (
     *(f"manpages-{code}" for code in MAN.split()),
     *(f"fortunes-{code}" for code in FORTUNES.split()),
     *CODE.split(),
@@ -36,6 +36,13 @@ PACKAGES = (
     "fortunes",
     "fortunes-min",
     "manpages",
+)
+EXAM = (
+    *("gnome-user-docs", "evince-common", "gedit-common", "gnome-terminal-data", "file-roller", "gnome-calculator"),
+    *("eog", "gnome-system-monitor", "gnome-disk-utility", "seahorse", "debian-faq", "aptitude-doc-ja"),
+    *("aptitude-doc-fr", "orca", "gnome-mahjongg", "five-or-more", "bible-kjv-text", "libreoffice-help-ko"),
+    *("accerciser", "node-lodash", "golang-github-stretchr-testify-dev", "librust-tokio-dev", "ruby-sinatra"),
+    *("libglm-dev", "php-twig", "fish-common", "zsh-common"),
 )
 PER_LANGUAGE = 420
 """Texts at most of one language and kind, so that no language drowns the others."""
@@ -46,20 +53,27 @@ SIZES = (40, 120, 300, 700, 1500, 4000)
 
 @dataclass(frozen=True)
 class Sample:
-    """kind: manual, guide, verse, code, json, ...; name: where it is from; held_out: no rule was tuned on it."""
+    """kind: manual, guide, verse, code, json, ...; name: where it is from."""
 
     language: str
     kind: str
     name: str
     text: str
-    held_out: bool
 
 
-def fetch(cache: Path) -> Path:
+def tuning(cache: Path) -> list[Sample]:
+    return samples(fetch(cache / "tune", TUNE)) + structured(seed=5)
+
+
+def exam(cache: Path) -> list[Sample]:
+    return samples(fetch(cache / "exam", EXAM)) + structured(seed=6)
+
+
+def fetch(cache: Path, packages: Sequence[str]) -> Path:
     """The folder with every package unpacked. Raises subprocess.CalledProcessError without a package mirror."""
     root, debs = cache / "root", cache / "deb"
     debs.mkdir(parents=True, exist_ok=True)
-    missing = [p for p in PACKAGES if not any(debs.glob(f"{p}_*.deb"))]
+    missing = [p for p in packages if not any(debs.glob(f"{p}_*.deb"))]
     if missing:
         subprocess.run(["apt-get", "download", *missing], cwd=debs, check=True, capture_output=True)
     done = cache / "unpacked"
@@ -81,9 +95,7 @@ def samples(root: Path, per_language: int = PER_LANGUAGE) -> list[Sample]:
         name = str(path.relative_to(root))
         digest = hashlib.sha256(name.encode()).digest()
         for number, text in enumerate(_cut(_text(path, kind), random.Random(digest), kind)):
-            # A collection of verses is one file: its pieces are split, not the file.
-            held = hashlib.sha256(f"{name}#{number if kind == 'verse' else ''}".encode()).digest()[0] % 2 == 1
-            of_kind.append(Sample(language, kind, f"{name}#{number}", text, held))
+            of_kind.append(Sample(language, kind, f"{name}#{number}", text))
             if number >= (per_language if kind == "verse" else 11):
                 break
     return [sample for of_kind in found.values() for sample in of_kind[:per_language]]
@@ -99,9 +111,18 @@ def _files(root: Path) -> Iterator[tuple[str, str, Path]]:
         found.append((path.parent.name.split(".")[0], "guide", path))
     for path in root.glob("usr/share/doc/postgresql-doc-15/html/*.html"):
         found.append(("en", "guide", path))
+    for path in root.glob("usr/share/help/*/**/*.page"):
+        found.append((_code(path.relative_to(root / "usr/share/help").parts[0]), "guide", path))
+    for path in root.glob("usr/share/aptitude/**/*.html"):
+        found.append((path.parent.name, "guide", path))
+    for path in root.glob("usr/share/doc/debian/FAQ/*.html"):
+        found.append((path.name.split(".")[1] if path.name.count(".") == 2 else "en", "guide", path))
+    for path in root.glob("usr/**/*.html"):
+        if "libreoffice/help/ko" in str(path):
+            found.append(("ko", "guide", path))
     for path in root.glob("usr/**/*"):
         in_a_guide = path.parts[-2] == "html" or "installation-guide-amd64" in path.parts
-        if path.suffix[1:] in SUFFIXES and path.is_file() and not in_a_guide:
+        if path.suffix[1:] in SUFFIXES and path.is_file() and not in_a_guide and "libreoffice" not in str(path):
             found.append((path.suffix[1:], "code", path))
     for path in root.glob("usr/share/games/fortunes/**/*"):
         codes = {"it": "it", "de": "de", "pl": "pl", "es": "es", "bg": "bg", "ga": "ga", "brasil": "pt", "cs": "cs"}
@@ -111,6 +132,10 @@ def _files(root: Path) -> Iterator[tuple[str, str, Path]]:
             found.append((language, "verse", path))
     found = [(code.replace("-", "_"), kind, path) for code, kind, path in found if not path.is_symlink()]
     return iter(sorted(found, key=lambda item: hashlib.sha256(str(item[2]).encode()).digest()))
+
+
+def _code(folder: str) -> str:
+    return {"C": "en", "en_GB": "en", "sr@latin": "sr_latin"}.get(folder, folder)
 
 
 def _by_name(name: str) -> str:
@@ -130,7 +155,7 @@ def _text(path: Path, kind: str) -> str:
     if kind == "manual":
         return _plain_roff(text)
     if kind == "guide":
-        return _plain_html(text)
+        return _plain_html(re.sub(r"(?s)<info\b.*?</info>", "", text) if path.suffix == ".page" else text)
     return text
 
 
@@ -188,20 +213,17 @@ def _cut(text: str, rng: random.Random, kind: str) -> Iterator[str]:
             yield piece.strip("\n")
 
 
-def structured(per_kind: int = 160) -> list[Sample]:
+def structured(seed: int, per_kind: int = 160) -> list[Sample]:
     """What is no prose: code and data of Python's own library, and tables, lists, numbers, base64, emoji made here."""
-    rng, made = random.Random(5), []
+    rng, made = random.Random(seed), []
     library = sorted(Path(random.__file__).parent.rglob("*.py"))
-    rng.shuffle(library)
-    for path in library[:per_kind]:
+    random.Random(1).shuffle(library)
+    half = len(library) // 2
+    for path in (library[:half] if seed % 2 else library[half:])[:per_kind]:
         pieces = list(_cut(path.read_text(encoding="utf-8", errors="ignore"), rng, "code"))
         made += [("code", f"{path.name}#{n}", piece) for n, piece in enumerate(rng.sample(pieces, min(2, len(pieces))))]
     made += [(kind, f"{kind}#{n}", make(rng)) for kind, make in _MAKERS.items() for n in range(per_kind)]
-    return [
-        Sample("-", kind, name, text, hashlib.sha256(name.encode()).digest()[0] % 2 == 1)
-        for kind, name, text in made
-        if len(text.strip()) >= 12
-    ]
+    return [Sample("-", kind, name, text) for kind, name, text in made if len(text.strip()) >= 12]
 
 
 _WORDS = re.findall(

@@ -1,69 +1,119 @@
-"""Outputs of the lab's server under every fault that it can be given, each scored by a healthy server beside it."""
+"""Outputs of the lab's server under every fault that it can be given, judged by `probe prompts` with a healthy server
+beside it as the reference.
+
+Three questions: is every changed answer found (FAULTS); is a healthy server's answer ever accused, plain or with
+speculation, alone or in company (HEALTHY); does a fault that is drawn at the start of a server show (BOOTS)?
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from benchmarks import verdict_outputs
 from diag.hosts import inventory
 from diag.hosts.transport import Transport, connect
 from diag.lab import control
 from diag.lab.layout import Lab, model_dir
 from diag.serving import server
-from diag.serving.client import Answer, Client, Prompt
-from diag.serving.suites import Scoring, ask
+from diag.serving.client import Client, Prompt
+from diag.serving.endpoint import Endpoint, opened
+from diag.serving.probing import Probe, probe
+from diag.serving.suites import Scoring
+from diag.verdict.answers import Answer, Asked
 from diag.verdict.compare import ending
 from diag.verdict.judging import Judge, with_end
-from diag.verdict.prompts import Suite
+from diag.verdict.prompts import Suite, load
 
 TREE = (
     *("--speculative-algorithm", "DDTREE", "--speculative-ddtree-budget", "7"),
     *("--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "8"),
 )
-# name -> (flags, how it may show: alone, together)
-FAULTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "mask-offsets": (control.STORY_FLAGS, ("alone", "together")),
-    "stale-mask": ((*TREE, "--lab-fault", "stale-mask"), ("alone", "together")),
-    "uninitialised-rows": (("--lab-fault", "uninitialised-rows"), ("alone", "together")),
-    "uninitialised-rows, above 1": (("--lab-fault", "uninitialised-rows", "--lab-fault-above", "1"), ("together",)),
-    "uninitialised-rows, past 36": (("--lab-fault", "uninitialised-rows", "--lab-fault-past", "36"), ("alone",)),
-    "nan-layer": (("--lab-fault", "nan-layer", "--lab-fault-past", "40"), ("alone", "together")),
-    "swapped-block": (("--lab-fault", "swapped-block"), ("together",)),
-    "stale-prefix": (("--lab-fault", "stale-prefix"), ("alone",)),
-    "early-end": (("--lab-fault", "early-end"), ("alone", "together")),
-    "detokeniser": (("--lab-fault", "detokeniser"), ("alone", "together")),
-    "wrong-dtype": (("--lab-fault", "wrong-dtype"), ("alone", "together")),
-    "at boot, chance 1/2": (("--lab-fault", "uninitialised-rows", "--lab-fault-chance", "0.5"), ("alone", "together")),
+EAGER = "--disable-cuda-graph"
+BOOT = ("--lab-fault", "uninitialised-rows", "--lab-fault-chance", "0.5")
+FAULTS: dict[str, tuple[str, ...]] = {
+    "mask-offsets": control.STORY_FLAGS,
+    "stale-mask": (*TREE, "--lab-fault", "stale-mask"),
+    "uninitialised-rows": ("--lab-fault", "uninitialised-rows"),
+    "uninitialised-rows, above 1": ("--lab-fault", "uninitialised-rows", "--lab-fault-above", "1"),
+    "uninitialised-rows, past 36": ("--lab-fault", "uninitialised-rows", "--lab-fault-past", "36"),
+    "nan-layer": ("--lab-fault", "nan-layer"),
+    "nan-layer, past 40": ("--lab-fault", "nan-layer", "--lab-fault-past", "40"),
+    "swapped-block": ("--lab-fault", "swapped-block"),
+    "stale-prefix": ("--lab-fault", "stale-prefix"),
+    "early-end": ("--lab-fault", "early-end"),
+    "detokeniser": ("--lab-fault", "detokeniser"),
+    "wrong-dtype": ("--lab-fault", "wrong-dtype"),
+    "wrong-template": ("--lab-fault", "wrong-template"),
 }
-HEALTHY = {"plain": (), "tree, graph": TREE}
-NEW_TOKENS = 32
+SUITES: dict[str, tuple[str, ...]] = {
+    "smoke": FAULTS["nan-layer"],
+    "quick": FAULTS["uninitialised-rows"],
+    "garble": FAULTS["mask-offsets"],
+    "batch": FAULTS["uninitialised-rows, above 1"],
+    "leak": FAULTS["swapped-block"],
+    "length": ("--lab-fault", "uninitialised-rows", "--lab-fault-past", "128"),
+    "needle": FAULTS["stale-prefix"],
+    "cache": FAULTS["stale-prefix"],
+    "languages": FAULTS["stale-mask"],
+    "code-json": FAULTS["early-end"],
+    "cancel": FAULTS["wrong-dtype"],
+    "stress": ("--lab-fault", "uninitialised-rows", "--lab-fault-above", "4"),
+}
+"""Shipped suites, each with a fault that it was made to show."""
+
+HEALTHY: dict[str, tuple[str, ...]] = {"plain": (), "tree, graph": TREE, "tree, eager": (*TREE, EAGER)}
+BOOTS = 8
+NEW_TOKENS = 24
+LONE = 8
+"""Questions that are asked alone as well; one at a time takes long here."""
+SHORT = 16
+"""New tokens of the many answers of healthy servers."""
 
 QUESTIONS: dict[str, tuple[str, str | None]] = {
-    "poem": ("Write a short poem about the ocean.", None),
-    "weekdays": ("List the days of the week.", "(?s)Monday.*Tuesday.*Wednesday"),
-    "capital": ("What is the capital of France? Answer in one sentence.", "Paris"),
-    "bread": ("Explain in two sentences how bread is made.", "(?i)flour|dough|bake"),
-    "story": ("Tell a short story about an old lighthouse.", "(?i)light"),
-    "json": ("Give a JSON object with the fields name and age.", r'"name"'),
-    "dogs": ("Name three kinds of dogs.", "(?i)retriever|shepherd|poodle|bulldog|terrier|labrador|dog"),
-    "moon": ("What is the moon?", "(?i)moon"),
+    "planets": ("Name the planets of the solar system.", "(?i)mars|earth|jupiter"),
+    "italy": ("What is the capital of Italy? Answer in one sentence.", "Rome"),
+    "soup": ("Explain in two sentences how soup is cooked.", "(?i)water|heat|boil|ingredient|pot"),
+    "dragon": ("Tell a short story about a small dragon.", "(?i)dragon"),
+    "colours": ("Give a JSON object with the fields colour and size.", r'"?colou?r'),
+    "cats": ("Name three kinds of cats.", "(?i)cat|persian|siamese|maine"),
+    "sun": ("What is the sun?", "(?i)sun|star"),
+    "months": ("List the months of the year.", "(?s)January.*February.*March"),
+    "river": ("Write a short poem about a river.", None),
+    "letter": ("Write a letter to a friend about a new house.", None),
+    "loop": ("Write a Python function that adds two numbers.", "(?i)def |return|python"),
+    "table": ("Write a Markdown table with two columns and three rows.", r"\|"),
+    "winter": ("Why is it cold in winter?", "(?i)winter|cold|temperature|sun"),
+    "bicycle": ("Explain in three sentences what a bicycle is.", "(?i)bicycle|wheel"),
+    "proverb": ("Tell me a proverb and explain it.", None),
+    "count": ("Count from 1 to 20, separated by commas.", "(?s)1.*2.*3"),
+    "french": ("Ecris deux phrases sur le pain.", None),
+    "german": ("Schreibe zwei Sätze über den Mond.", None),
+    "shop": ("Write a dialogue between a baker and a customer.", None),
+    "tips": ("Give three tips for a good night's sleep.", "(?i)sleep|bed|night"),
+    "shell": ("Write a shell command that lists all files.", "(?i)ls|list|file"),
+    "history": ("Summarise the history of the printing press.", "(?i)print"),
+    "maths": ("What is seven times eight?", None),
+    "sea": ("Describe the sea to somebody who has never seen it.", None),
 }
-SUITE = Suite.model_validate(
-    {
-        "schema": 1,
-        "name": "benchmark",
-        "prompts": [
-            {"name": name, "user": user, **({} if expect is None else {"expect": expect})}
-            for name, (user, expect) in QUESTIONS.items()
-        ],
-    }
-)
+
+
+def suite(questions: dict[str, tuple[str, str | None]], ways: tuple[str, ...], new_tokens: int) -> Suite:
+    prompts = [
+        {"name": name, "user": user, **({} if expect is None else {"expect": expect})}
+        for name, (user, expect) in questions.items()
+    ]
+    document = {"schema": 1, "name": "benchmark", "ways": ways, "max_new_tokens": new_tokens, "prompts": prompts}
+    return Suite.model_validate(document)
 
 
 @dataclass(frozen=True)
@@ -72,11 +122,40 @@ class Bench:
     python: str
 
     @contextmanager
-    def serving(self, *flags: str) -> Iterator[server.Server]:
+    def serving(self, *flags: str) -> Iterator[Endpoint]:
         command = (self.python, "-m", "sglang.launch_server", "--model-path", str(model_dir()), "--port", "{port}")
         launch = server.Launch(argv=(*command, *flags), run_id=f"v-{secrets.token_hex(4)}", ready_timeout_s=300)
-        with server.start(self.transport, launch) as running:
-            yield running
+        with server.start(self.transport, launch) as running, opened(f"lab:{running.port}") as endpoint:
+            yield endpoint
+
+
+class Remembering(Client):
+    """The same question is answered once: what the healthy server says of one fault's prompts, it says of all."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        super().__init__(http)
+        self._answers: dict[tuple[str, int], Answer] = {}
+        self._together: dict[tuple[str, ...], list[Answer]] = {}
+        self._tokens: dict[str, list[int] | None] = {}
+
+    def generate(self, prompt: Prompt, max_new_tokens: int) -> Answer:
+        key = prompt.text, max_new_tokens
+        if key not in self._answers:
+            self._answers[key] = super().generate(prompt, max_new_tokens)
+        return replace(self._answers[key], prompt=prompt.name)
+
+    def generate_together(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Answer]:
+        key = (*(prompt.text for prompt in prompts), str(max_new_tokens))
+        if key not in self._together:
+            with ThreadPoolExecutor(len(prompts)) as pool:
+                ask = super().generate
+                self._together[key] = list(pool.map(lambda prompt: ask(prompt, max_new_tokens), prompts))
+        return self._together[key]
+
+    def tokenize(self, prompt: Prompt) -> list[int] | None:
+        if prompt.text not in self._tokens:
+            self._tokens[prompt.text] = super().tokenize(prompt)
+        return self._tokens[prompt.text]
 
 
 @contextmanager
@@ -94,58 +173,121 @@ def lab(cache: Path) -> Iterator[Bench]:
 
 def collect(cache: Path, faults: list[str]) -> list[dict[str, Any]]:
     """One row an answer; kept in the cache, and only what is missing there is asked for."""
-    kept = cache / "lab-faults.jsonl"
+    kept = cache / "exam-lab.jsonl"
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.is_file() else []
     there = {row["fault"] for row in rows}
-    wanted = [name for name in (*HEALTHY, *faults) if name not in there]
+    boots = [f"boot {n}" for n in range(1, BOOTS + 1)]
+    wanted = [name for name in (*HEALTHY, *faults, *boots, "many") if name not in there]
     if not wanted:
         return rows
     with ExitStack() as stack, kept.open("a") as out:
         bench = stack.enter_context(lab(cache))
         good = stack.enter_context(bench.serving())
-        reference = _reference(good.client)
+        good = replace(good, client=Remembering(good.http))
         for name in wanted:
-            flags = HEALTHY.get(name, ()) if name in HEALTHY else FAULTS[name][0]
             print(f"lab: {name}", flush=True)
-            with bench.serving(*flags) as running:
-                made = list(_rows(name, running.client, good.client, reference))
+            made = list(_many(bench, good)) if name == "many" else list(_rows(bench, good, name))
             rows += made
             out.writelines(json.dumps(row) + "\n" for row in made)
             out.flush()
     return rows
 
 
-def _reference(good: Client) -> dict[str, Answer]:
-    prompts = [Prompt(p.name, SUITE.rendered(p)) for p in SUITE.prompts]
-    return {prompt.name: good.generate(prompt, NEW_TOKENS) for prompt in prompts}
+def suites(cache: Path, names: list[str]) -> list[dict[str, Any]]:
+    """Each shipped suite asked of a healthy server and of one with the fault it was made for, a healthy one beside
+    both; kept in the cache."""
+    kept = cache / "suites.jsonl"
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.is_file() else []
+    wanted = [name for name in names or SUITES if name not in {row["suite"] for row in rows}]
+    if not wanted:
+        return rows
+    with ExitStack() as stack, kept.open("a") as out:
+        bench = stack.enter_context(lab(cache))
+        good, healthy = (stack.enter_context(bench.serving()) for _ in range(2))
+        good = replace(good, client=Remembering(good.http))
+        for name in wanted:
+            print(f"suite: {name}", flush=True)
+            right = probe(healthy, load(name), reference=good)
+            with bench.serving(*SUITES[name]) as endpoint:
+                wrong = probe(endpoint, load(name), reference=good)
+            found = {"healthy": right, "faulty": wrong}
+            counts = {which: [one.summary.rate.garbled, len(one.answers)] for which, one in found.items()}
+            accused = [f"{a.prompt} ({a.how}): {a.evidence[0].why}" for a in right.answers if a.verdict == "garbled"]
+            rows.append({"suite": name, "flags": SUITES[name], **counts, "accused": accused})
+            out.write(json.dumps(rows[-1]) + "\n")
+            out.flush()
+    return rows
 
 
-def _rows(fault: str, client: Client, good: Client, reference: dict[str, Answer]) -> Iterator[dict[str, Any]]:
-    asked = ask(client, SUITE, NEW_TOKENS)
-    info = client.server_info()
-    end = ending((r.token_ids, r.finish_reason == "stop") for r in reference.values())
-    score = Scoring(good, SUITE)
-    verdicts = Judge(SUITE, score).against(asked, reference)
-    for each, verdict in zip(asked, verdicts):
-        answer, right = each.answer, reference[each.answer.prompt]
-        scores = score(with_end(answer, end), None) if answer.token_ids else None
+def _rows(bench: Bench, good: Endpoint, name: str) -> Iterator[dict[str, Any]]:
+    flags = BOOT if name.startswith("boot") else {**HEALTHY, **FAULTS}[name]
+    few = dict(list(QUESTIONS.items())[:LONE])
+    asked = [suite(few, ("alone",), NEW_TOKENS), suite(QUESTIONS, ("together",), NEW_TOKENS)]
+    if name.startswith("boot"):
+        asked = [suite(few, ("together",), NEW_TOKENS)]
+    elif name == "wrong-template":
+        asked = [suite(QUESTIONS, ("chat",), NEW_TOKENS)]
+    with bench.serving(*flags) as endpoint:
+        drawn = bool(endpoint.client.server_info().get("lab_fault_drawn", name == "mask-offsets"))
+        for one in asked:
+            yield from _told(name, probe(endpoint, one, reference=good), one, good, drawn)
+
+
+def _told(name: str, found: Probe, asked: Suite, good: Endpoint, drawn: bool) -> Iterator[dict[str, Any]]:
+    chat = asked.ways == ("chat",)
+    right = {p.name: _right(good, asked, p.name, chat) for p in asked.prompts}
+    score = Scoring(good.client, asked)
+    end = ending((r.token_ids, r.finish_reason == "stop") for r in right.values())
+    for each in found.answers:
+        answer = Answer(each.prompt, each.text, each.token_ids, each.finish_reason)
+        scores = score(with_end(answer, end), None) if each.token_ids else None
         yield {
-            "fault": fault,
-            "drawn": info.get("lab_fault_drawn", False) or fault == "mask-offsets",
-            "prompt": QUESTIONS[answer.prompt][0],
-            "name": answer.prompt,
+            "fault": name,
+            "drawn": drawn,
+            "prompt": QUESTIONS[each.prompt][0],
+            "name": each.prompt,
             "how": each.how,
-            "text": answer.text,
-            "ids": list(answer.token_ids),
-            "finish_reason": answer.finish_reason,
-            "error": answer.error,
-            "accept_length": answer.accept_length,
-            "gaps": [score.gap_nats for score in scores or []],
-            "reference_text": right.text,
-            "reference_ids": list(right.token_ids),
-            "reference_finish": right.finish_reason,
-            "kind": verdict.kind,
-            "why": verdict.why,
-            "worst_gap_nats": verdict.worst_gap_nats,
-            "diverges_at": verdict.diverges_at,
+            "verdict": each.verdict,
+            "rules": [evidence.rule for evidence in each.evidence],
+            "why": [evidence.why for evidence in each.evidence],
+            "text": each.text,
+            "ids": list(each.token_ids),
+            "finish_reason": each.finish_reason,
+            "margin": found.margin.nats,
+            "gaps": [round(one.gap_nats, 4) for one in scores or []],
+            "reference_text": right[each.prompt].text,
+            "reference_ids": list(right[each.prompt].token_ids),
+            "reference_finish": right[each.prompt].finish_reason,
         }
+
+
+def _right(good: Endpoint, asked: Suite, name: str, chat: bool) -> Answer:
+    prompt = next(p for p in asked.prompts if p.name == name)
+    if chat:
+        return good.chat(name, prompt.asked, asked.tokens(prompt))
+    return good.client.generate(Prompt(name, asked.rendered(prompt)), asked.tokens(prompt))
+
+
+def _many(bench: Bench, good: Endpoint) -> Iterator[dict[str, Any]]:
+    """Many short answers of healthy servers, judged against another healthy server's."""
+    everything = [(f"q{n}", (question, None)) for n, question in enumerate(verdict_outputs.EXAM.prompts)]
+    suites = [suite(dict(everything[at : at + 60]), ("together",), SHORT) for at in range(0, len(everything), 60)]
+    right = [{a.prompt: a for a in _together(good, one)} for one in suites]
+    for name, flags in HEALTHY.items():
+        with bench.serving(*flags) as endpoint:
+            for one, reference in zip(suites, right):
+                judge = Judge(one, Scoring(good.client, one))
+                asked = [Asked("together", answer) for answer in _together(endpoint, one)]
+                for verdict in judge.against(asked, reference):
+                    yield {
+                        "fault": "many",
+                        "flags": name,
+                        "healthy": verdict.healthy,
+                        "kind": verdict.kind,
+                        "worst_gap_nats": verdict.worst_gap_nats,
+                        "why": verdict.why,
+                    }
+
+
+def _together(endpoint: Endpoint, one: Suite) -> list[Answer]:
+    return endpoint.client.generate_together([Prompt(p.name, one.rendered(p)) for p in one.prompts], SHORT)

@@ -16,8 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from diag.verdict.compare import first_divergence
-
 TEMPERATURES = (0.0, 0.4, 0.8, 1.0)
 LENGTHS = (12, 40, 112)
 BATCH = 100
@@ -124,49 +122,28 @@ def _made(model_dir: Path, asked: Questions, begin: int) -> Iterator[dict[str, A
             }
 
 
-def near_ties(model_dir: Path, cache: Path, wanted: int, asked: Questions = EXAM) -> list[dict[str, Any]]:
-    """Two healthy runs of one model whose arithmetic differs: greedy in bfloat16 and batches of many sizes, beside
-    greedy in float32, which scores both, teacher-forced.
+def scored(model_dir: Path, cache: Path, wanted: int, asked: Questions) -> list[dict[str, Any]]:
+    """The clean outputs of temperature 0, which were made in bfloat16 and in company, as the same model scores them in
+    float32 and alone, teacher-forced: a healthy run by the scores of another healthy run.
 
-    [{"prompt", "ids", "reference_ids", "gaps", "diverges_at", "rival_gap"}]: gaps in nats of the bfloat16 run's tokens;
-    rival_gap of the float32 run's token where the two part ways, None where they do not.
+    [{"prompt", "gaps"}], gaps in nats.
     """
-    kept = cache / "near-ties.jsonl"
-    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.is_file() else []
-    if len(rows) < wanted:
+    rows = [row for row in outputs(model_dir, cache, wanted, asked) if row["temperature"] == 0]
+    kept = cache / f"scored-{asked.clean}"
+    there = [json.loads(line) for line in kept.read_text().splitlines()] if kept.is_file() else []
+    if len(there) < len(rows):
+        torch, tokenizer, model = _loaded(model_dir, "float32")
         with kept.open("a") as out:
-            for row in islice(_pairs(model_dir, asked, len(rows)), wanted - len(rows)):
-                rows.append(row)
-                out.write(json.dumps(row) + "\n")
+            for row in rows[len(there) :]:
+                prompt = tokenizer(chat(row["prompt"]), return_tensors="pt")["input_ids"]
+                ids = torch.tensor([row["token_ids"]])
+                with torch.inference_mode():
+                    logits = model(input_ids=torch.cat([prompt, ids], 1)).logits[0, prompt.shape[1] - 1 : -1]
+                gaps = logits.max(-1).values - logits.gather(1, ids[0][:, None])[:, 0]
+                there.append({"prompt": row["prompt"], "gaps": [round(gap, 4) for gap in gaps.tolist()]})
+                out.write(json.dumps(there[-1]) + "\n")
                 out.flush()
-    return rows[:wanted]
-
-
-def _pairs(model_dir: Path, asked: Questions, begin: int, length: int = 40) -> Iterator[dict[str, Any]]:
-    torch, tokenizer, low = _loaded(model_dir, "bfloat16")
-    high = _loaded(model_dir, "float32")[2]
-    rng = random.Random(asked.seed + begin)
-    greedy = {"do_sample": False}
-    while True:
-        questions = rng.sample(asked.prompts, rng.choice([1, 2, 3, 5, 8, 16, 40]))
-        ours = _generated(torch, tokenizer, low, questions, length, greedy)
-        theirs = _generated(torch, tokenizer, high, questions, length, greedy)
-        for question, ids, reference in zip(questions, ours, theirs):
-            at = first_divergence(ids, reference)
-            with torch.inference_mode():
-                prompt = tokenizer(chat(question), return_tensors="pt")["input_ids"]
-                whole = torch.cat([prompt, torch.tensor([ids])], 1)
-                scores = high(input_ids=whole).logits[0, prompt.shape[1] - 1 : -1].log_softmax(-1)
-            best = scores.max(-1).values
-            there = at if at is not None and at < min(len(ids), len(reference)) else None
-            yield {
-                "prompt": question,
-                "ids": ids,
-                "reference_ids": reference,
-                "gaps": [float(best[n] - scores[n, token]) for n, token in enumerate(ids)],
-                "diverges_at": at,
-                "rival_gap": None if there is None else float(best[there] - scores[there, reference[there]]),
-            }
+    return there
 
 
 def _loaded(model_dir: Path, dtype: str) -> tuple[Any, Any, Any]:

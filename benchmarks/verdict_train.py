@@ -1,11 +1,11 @@
-"""Train what the salad rule knows: diag/verdict/shape/junctions.json and salad.json.
+"""Train what the salad rule knows: diag/verdict/shape/junctions.json, flow.json and salad.json.
 
     pip install scikit-learn      (in an environment of your own: the project itself does not need it)
     python benchmarks/verdict_train.py --cache DIR
 
-Reads only the tuning half of the corpus (`verdict_corpus`), the tuning half of the clean outputs, and garbled texts
-whose prompt is in the tuning half: damaged models, and outputs of the lab's faults if `benchmarks/verdicts.py` has left
-them in the cache. Random tokens come from the lab's vocabulary and from Qwen's, which the package `dashscope` carries.
+Reads only what is made for tuning: `verdict_corpus.tuning`, clean outputs for the prompts of `verdict_outputs.TUNE`,
+and garbled texts for them: the damaged model's, with what earlier runs of the lab's faults have left in the cache.
+Random tokens come from the lab's vocabulary and from Qwen's, which the package `dashscope` carries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,22 +34,29 @@ from diag.verdict.shape.chunks import chunks
 from diag.verdict.shape.salad import trimmed
 
 SHAPE = Path(chunks.__code__.co_filename).parent
-SEEN_OFTEN_ENOUGH = 3
 VISIBLE_SHARE = 0.12
 """Share of tokens more than 3 nats off from which an output is taken to look garbled."""
 
+WRONG_NATS, LEAST_WRONG = 3.0, 3
+"""A token is wrong that is so far below the model's best; a window is, that holds so many."""
+
+_SOUTH, _NORTH, _SLAVIC = {"es", "pt", "ca", "it"}, {"da", "nb", "sv"}, {"ru", "uk", "bg", "mk", "sh"}
+_RELATED = {
+    **dict.fromkeys(("es", "pt", "pt_BR", "ca", "it"), _SOUTH),
+    **dict.fromkeys(("da", "nb", "sv"), _NORTH),
+    **dict.fromkeys(("ru", "uk", "bg", "mk", "sr"), _SLAVIC),
+    "cs": {"cs", "sk"},
+}
+
 SUSPECT_RATE, GARBLED_RATE = 0.006, 0.002
 """Clean texts that may pass each limit, in cross-validation."""
+
+FOLDS = 2
 
 FOREIGN = 0.3
 """Added to the limit of suspect texts: the corpus has not every language, and what it lacks scores higher."""
 
 Vocabulary = tuple[Callable[[list[int]], str], int]
-
-
-def tuned_on(prompt: str) -> bool:
-    """Whether outputs for this prompt may be tuned on; the benchmark shows the others."""
-    return zlib.crc32(prompt.encode()) % 2 == 0
 
 
 def sequence(text: str) -> Iterator[str]:
@@ -65,9 +71,39 @@ def sequence(text: str) -> Iterator[str]:
         end = piece.end
 
 
-def described(text: str, table: junctions.Costs) -> list[tuple[float, ...]]:
+def words_of(text: str) -> list[str]:
     pieces = chunks(trimmed(text))
-    return [window.values for window in features.windows(text, pieces, features.spoken(pieces), table)]
+    return features.flow_symbols(text, pieces, features.spoken(pieces))
+
+
+def windows(text: str, tables: features.Tables) -> list[features.Window]:
+    pieces = chunks(trimmed(text))
+    return features.windows(text, pieces, features.spoken(pieces), tables) if pieces else []
+
+
+def described(text: str, tables: features.Tables) -> list[tuple[float, ...]]:
+    return [window.values for window in windows(text, tables)]
+
+
+def foreign(sample: verdict_corpus.Sample, tables: features.Tables) -> list[tuple[float, ...]]:
+    """As of a language that has no word list: what the trees are told of languages that nobody has heard of."""
+    known, gone = features.languages, _RELATED.get(sample.language, {sample.language.split("_")[0]})
+    try:
+        features.languages = lambda words, script: tuple(c for c in known(words, script) if c not in gone)
+        return described(sample.text, tables)
+    finally:
+        features.languages = known
+
+
+def wrong_windows(row: dict[str, Any], tables: features.Tables, vocabulary: Vocabulary) -> list[tuple[float, ...]]:
+    """Those windows of a garbled output that hold wrong tokens: it may well begin as a healthy one."""
+    ends = [len(vocabulary[0](row["ids"][:n])) for n in range(len(row["ids"]) + 1)]
+    wrong = [(a, b) for a, b, gap in zip(ends, ends[1:], row["gaps"]) if gap > WRONG_NATS and b > a]
+    return [
+        window.values
+        for window in windows(row["text"], tables)
+        if sum(a >= window.start - 1 and b <= window.end + 1 for a, b in wrong) >= LEAST_WRONG
+    ]
 
 
 def lab_vocabulary() -> Vocabulary:
@@ -130,77 +166,94 @@ def repeated(texts: list[str], number: int, rng: random.Random) -> Iterator[str]
             yield rng.choice(["\n", "\n", " ", "\n\n"]).join(lines)
 
 
-def other_tokens(rows: list[dict[str, Any]], vocabulary: Vocabulary, times: int, rng: random.Random) -> Iterator[str]:
-    """The same garbled outputs with other tokens in the places of those that the model would not have chosen."""
-    decode, size = vocabulary
-    for row in rows:
-        wrong = {token for token, gap in zip(row["ids"], row["gaps"]) if gap > 3}
-        for _ in range(times):
-            kept, skew = rng.choice([0.2, 0.5, 0.8]), rng.choice([1.0, 1.5, 2.5])
-            swapped = {t: t if rng.random() < kept else 17 + int((size - 17) * rng.random() ** skew) for t in wrong}
-            yield decode([swapped.get(token, token) for token in row["ids"]])
+CRIES = "Ha ha ha!|No, no, no.|Oh no no no!|La la la la la,|very very very|Bla bla bla.|Tick tick tick.|Yes yes yes!"
+
+
+def exclaimed(texts: list[str], number: int, rng: random.Random) -> Iterator[str]:
+    """Words that people say again and again, in sentences of people."""
+    for _ in range(number):
+        words = rng.choice(texts).split(" ")
+        at = rng.choice([0, 0, len(words) // 2, len(words)])
+        yield " ".join([*words[:at], rng.choice(CRIES.split("|")), *words[at : at + rng.randrange(6, 60)]])
+
+
+def ruled(texts: list[str], number: int, rng: random.Random) -> Iterator[str]:
+    """Lines of people with rulers between them."""
+    for _ in range(number):
+        lines = [line.strip() for line in re.split(r"[.\n]", rng.choice(texts)) if len(line.strip()) > 3][:4]
+        ruler = rng.choice("=-*_~") * rng.randrange(8, 80)
+        cut = [line[: rng.choice([12, 30, 60])] for line in lines]
+        yield rng.choice(["\n", "\n\n"]).join(part for line in cut for part in (line, ruler)[: rng.choice([1, 2])])
+
+
+def wrong_share(row: dict[str, Any]) -> float:
+    return sum(gap > WRONG_NATS for gap in row["gaps"]) / max(1, len(row["gaps"]))
 
 
 def visible(row: dict[str, Any]) -> bool:
     """By the model's own scores, not by looks: enough tokens that it would never have chosen."""
-    wrong = sum(gap > 3 for gap in row["gaps"])
-    return wrong >= 6 and wrong >= VISIBLE_SHARE * len(row["gaps"])
+    return wrong_share(row) >= VISIBLE_SHARE and sum(gap > WRONG_NATS for gap in row["gaps"]) >= 6
 
 
 def garbled_rows(cache: Path) -> list[dict[str, Any]]:
     rows = verdict_outputs.damaged(model_dir(), cache)
-    for name in ("lab-garbled.jsonl", "lab-faults.jsonl"):
+    for name in ("lab-garbled.jsonl", "lab-faults.jsonl", "damaged2.jsonl"):
         if (cache / name).is_file():
             more = [json.loads(line) for line in (cache / name).read_text().splitlines()]
             rows += [row for row in more if row.get("gaps")]
-    return [row for row in rows if tuned_on(row["prompt"]) and visible(row)]
+    return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--clean", type=int, default=1200, help="clean outputs of the model to make, or to take")
+    parser.add_argument("--clean", type=int, default=900, help="clean outputs of the model to make, or to take")
+    parser.add_argument("--texts", type=int, default=9000, help="texts of people that the trees are grown on")
     options = parser.parse_args()
-    cache = options.cache
-    rng = random.Random(2)
-    root = verdict_corpus.fetch(cache)
-    samples = [s for s in verdict_corpus.samples(root) + verdict_corpus.structured() if not s.held_out]
-    # The table of neighbourhoods and the trees are made of different files: on its own texts the table is too sure.
+    cache, rng = options.cache, random.Random(2)
+    samples = verdict_corpus.tuning(cache)
+    # The tables and the trees are made of different files: on its own texts a table is too sure.
     first = [s for s in samples if zlib.crc32(s.name.split("#")[0].encode()) % 2]
     second = [s for s in samples if not zlib.crc32(s.name.split("#")[0].encode()) % 2]
-    triples = junctions.count(sequence(s.text) for s in first)
-    triples = Counter({triple: n for triple, n in triples.items() if n >= SEEN_OFTEN_ENOUGH})
-    write_junctions(triples)
-    table = junctions.Costs(triples)
-
-    human = [described(s.text, table) for s in second]
-    clean = [
-        row["text"] for row in verdict_outputs.outputs(model_dir(), cache, options.clean) if tuned_on(row["prompt"])
-    ]
-    # Damage that did not show is a clean output as well.
-    clean += [row["text"] for row in verdict_outputs.damaged(model_dir(), cache) if max(row["gaps"], default=9) < 0.3]
-    human += [described(text, table) for text in clean]
-    human += [described(text, table) for text in repeated([s.text for s in second if s.kind == "guide"], 300, rng)]
-    prose = [s.text for s in second if s.kind in ("guide", "manual", "verse") and s.text.count(" ") > 20]
-    vocabularies = [lab_vocabulary(), qwen_vocabulary(cache)]
+    clean = verdict_outputs.outputs(model_dir(), cache, options.clean)
+    cool = [row["text"] for row in clean if zlib.crc32(row["prompt"].encode()) % 2 and row["temperature"] <= 0.8]
+    tables = features.Tables(
+        _written("junctions.json", (sequence(s.text) for s in first), 3),
+        _written("flow.json", (words_of(text) for text in [*(s.text for s in first), *cool]), 2),
+    )
+    human = [described(s.text, tables) for s in rng.sample(second, min(options.texts, len(second)))]
+    prose = [s for s in second if s.kind in ("guide", "manual", "verse")]
+    human += [foreign(s, tables) for s in rng.sample(prose, len(human) // 6) if s.language != "en"]
+    human += [described(text, tables) for text in repeated([s.text for s in second if s.kind == "guide"], 300, rng)]
+    healthy = [row["text"] for row in clean]
+    short = [s.text for s in prose if 60 < len(s.text) < 700]
+    human += [described(text, tables) for text in (*exclaimed(short, 240, rng), *ruled(short, 240, rng))]
     rows = garbled_rows(cache)
-    made = [
-        *((text, 0.5) for text in random_salads(vocabularies, prose, 4000, rng)),
-        *((row["text"], 4.0) for row in rows),
-        *((text, 1.0) for text in other_tokens(rows, vocabularies[0], 6, rng)),
-    ]
-    salad = [(described(text, table), weight) for text, weight in made]
-    print(f"{len(human)} clean texts, {len(rows)} garbled outputs, {len(salad)} garbled texts in all", flush=True)
-    fit(human, salad)
+    # Damage that did not show is a clean output as well.
+    healthy += [row["text"] for row in rows if max(row["gaps"], default=9) < 0.3]
+    # Twice, and both in the same fold: they are few, and what is to be judged most often.
+    described_clean = [described(text, tables) for text in healthy]
+    described_clean += [[]] * (len(described_clean) % FOLDS)
+    human += described_clean * 2
+    vocabularies = [lab_vocabulary(), qwen_vocabulary(cache)]
+    words = [s.text for s in prose if s.text.count(" ") > 20]
+    made = [(described(text, tables), 0.5) for text in random_salads(vocabularies, words, 3000, rng)]
+    rows = [row for row in rows if visible(row)]
+    made += [(wrong_windows(row, tables, vocabularies[0]), 4.0) for row in rows]
+    print(f"{len(human)} clean texts, {len(rows)} garbled outputs, {len(made)} garbled texts in all", flush=True)
+    fit(human, [(values, weight) for values, weight in made if values])
     return 0
 
 
-def write_junctions(triples: Counter[tuple[str, str, str]]) -> None:
+def _written(name: str, sequences: Iterable[Iterable[str]], least: int) -> junctions.Costs:
+    """least: how often a triple was seen that is kept."""
+    triples = {triple: n for triple, n in junctions.count(sequences).items() if n >= least}
     after: dict[str, dict[str, int]] = {}
     for (a, b, c), n in sorted(triples.items()):
         after.setdefault(f"{a} {b}", {})[c] = n
     lines = ",\n".join(f"{json.dumps(pair)}: {json.dumps(followers)}" for pair, followers in after.items())
-    (SHAPE / "junctions.json").write_text('{"schema": 1, "after": {\n' + lines + "\n}}\n")
+    (SHAPE / name).write_text('{"schema": 1, "after": {\n' + lines + "\n}}\n")
+    return junctions.Costs(triples)
 
 
 def fit(human: list[list[tuple[float, ...]]], salad: list[tuple[list[tuple[float, ...]], float]]) -> None:
@@ -221,14 +274,13 @@ def fit(human: list[list[tuple[float, ...]]], salad: list[tuple[list[tuple[float
     def worst(trees: Any, texts: list[list[tuple[float, ...]]]) -> list[float]:
         return [float(trees.decision_function(np.array(text)).max()) for text in texts if text]
 
-    folds = 4
     scores, found = [], []
-    for fold in range(folds):
+    for fold in range(FOLDS):
         trees = learned(
-            [n for n in range(len(human)) if n % folds != fold], [n for n in range(len(salad)) if n % folds != fold]
+            [n for n in range(len(human)) if n % FOLDS != fold], [n for n in range(len(salad)) if n % FOLDS != fold]
         )
-        scores += worst(trees, [human[n] for n in range(len(human)) if n % folds == fold])
-        found += worst(trees, [salad[n][0] for n in range(len(salad)) if n % folds == fold])
+        scores += worst(trees, [human[n] for n in range(len(human)) if n % FOLDS == fold])
+        found += worst(trees, [salad[n][0] for n in range(len(salad)) if n % FOLDS == fold])
     suspect, garbled = (float(np.quantile(scores, 1 - rate)) for rate in (SUSPECT_RATE, GARBLED_RATE))
     suspect += FOREIGN
     for name, limit in (("suspect", suspect), ("garbled", garbled)):

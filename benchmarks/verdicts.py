@@ -1,14 +1,14 @@
 """How many wrong texts do the layers find, and how many right ones do they accuse? Tables; exit status 1 where a target
 is missed.
 
-    python benchmarks/verdicts.py --cache DIR              texts: the corpus, clean outputs, the H200 outputs, timing
+    python benchmarks/verdicts.py --cache DIR              texts: the corpus, outputs of the model, the H200's, timing
     python benchmarks/verdicts.py --cache DIR --lab        and the lab's server under every fault it can be given
-    python benchmarks/verdicts.py --cache DIR --lab --fault nan-layer
+    python benchmarks/verdicts.py --cache DIR --suites     and every shipped suite, on a healthy and a faulty server
 
 Layer 2 is the look of a text alone; 3 adds what the prompt expects of an answer; 4 adds the scores of a healthy
-server, token ids as emitted. Only texts that no rule was tuned on are counted: the held-out half of the corpus (by a
-hash of the file's name), and outputs for the prompts that `verdict_train.tuned_on` leaves out. The corpus is fetched
-from Debian's packages into the cache (some 75 MB), the model's outputs are made once (about an hour on two cores).
+server, token ids as emitted. Only what no rule was tuned on is counted: packages, prompts and damage that the training
+(`verdict_train`) never reads. The corpus is fetched from Debian's packages into the cache (some 120 MB); outputs of the
+model are made once (two hours on two busy cores).
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import verdict_corpus, verdict_outputs
-from benchmarks.verdict_train import tuned_on, visible
+from benchmarks.verdict_outputs import EXAM, TUNE
+from benchmarks.verdict_train import visible, wrong_share
 from diag.lab.layout import model_dir
-from diag.verdict.compare import Score
+from diag.verdict.compare import Score, judge_alone
 from diag.verdict.reference import calibrate
 from diag.verdict.statistics import rate
 from diag.verdict.texts import Record, judge
 
 H200 = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "h200-sglang-0.5.12.jsonl"
-# Outputs of the broken configurations that read well: found only by who knows the right answer. (batch, beginning)
+# Outputs of the broken configurations that read well: found only by who knows the right answer. By hand, all 24 read.
 FLUENT = (
     "The sky is blue because of a process called Rayleigh scattering, where light encounters tiny molecules of air, "
     "causing them to scatter in different directions, resulting in the blue color.",
@@ -44,6 +45,14 @@ FLUENT = (
     "1. 2. 3. 5. 7. 11. 22. 2. 45.",
     "Here are the days of the week in order from the most significant",
 )
+SHARES = ((0.12, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.01))
+"""Recall is told by how much of a text is wrong."""
+
+NEAR_TIE_NATS = 0.05
+"""Every token of an answer that another fault changed is this near to the reference's best: a coin came down on its
+other side, in float32, and nothing that anybody could judge by is wrong."""
+
+PROSE = ("manual", "guide", "verse")
 
 
 @dataclass
@@ -65,8 +74,8 @@ class Count:
     def row(self, name: str) -> str:
         found = rate(self.garbled, self.texts)
         return (
-            f"{name:34} {self.texts:6} {self.garbled:5} {found.share:8.2%} ({found.low:.2%} to {found.high:.2%})"
-            f" {self.suspect:5}"
+            f"{name:34} {self.texts:6} {self.garbled:7} {found.share:8.2%} ({found.low:.2%} to {found.high:.2%})"
+            f" {self.suspect:8}"
         )
 
 
@@ -87,26 +96,34 @@ def shape(row: dict[str, Any]) -> str:
 
 def corpus(cache: Path) -> dict[str, Count]:
     """False alarms on texts of people, by language and by kind."""
-    root = verdict_corpus.fetch(cache)
     found: dict[str, Count] = defaultdict(Count)
-    for sample in verdict_corpus.samples(root) + verdict_corpus.structured():
-        if not sample.held_out:
-            continue
+    for sample in verdict_corpus.exam(cache):
         verdict = judge(Record(text=sample.text)).verdict
-        structured = sample.language == "-" or sample.kind == "code"
-        names = [f"kind {sample.kind}"] if structured else [f"language {sample.language}", f"kind {sample.kind}"]
-        for name in (*names, "all texts of people" if not structured else "all code and data"):
+        prose = sample.kind in PROSE
+        names = [f"language {sample.language}", f"kind {sample.kind}"] if prose else [f"kind {sample.kind}"]
+        for name in (*names, "all texts of people" if prose else "all code and data"):
             found[name].add(verdict, f"{sample.name}: {sample.text[:80]!r}")
     return found
 
 
 def clean_outputs(cache: Path, wanted: int) -> dict[str, Count]:
     found: dict[str, Count] = defaultdict(Count)
-    for row in verdict_outputs.outputs(model_dir(), cache, wanted):
-        if tuned_on(row["prompt"]):
-            continue
+    for row in verdict_outputs.outputs(model_dir(), cache, wanted, EXAM):
         verdict = shape(row)
         for name in (f"temperature {row['temperature']}", f"length {row['max_new_tokens']}", "all clean outputs"):
+            found[name].add(verdict, repr(row["text"][:80]))
+    return found
+
+
+def damaged_outputs(cache: Path) -> dict[str, Count]:
+    """The same model with its attention damaged: recall by the share of tokens that it would never have chosen."""
+    found: dict[str, Count] = defaultdict(Count)
+    for row in verdict_outputs.damaged(model_dir(), cache, 12, EXAM):
+        if not visible(row):
+            continue
+        verdict, share = shape(row), wrong_share(row)
+        low, high = next(bounds for bounds in SHARES if bounds[0] <= share < bounds[1])
+        for name in (f"{low:.0%} to {min(high, 1):.0%} of tokens wrong", "all damaged outputs"):
             found[name].add(verdict, repr(row["text"][:80]))
     return found
 
@@ -128,52 +145,94 @@ def show(title: str, counts: dict[str, Count], only: Iterable[str] | None = None
         print(counts[name].row(name))
 
 
+def healthy_runs(cache: Path) -> list[str]:
+    """Healthy by healthy: greedy answers in bfloat16 and company, scored in float32 and alone. The margin is measured
+    on answers to other prompts than are judged by it."""
+    margin = calibrate(
+        [[Score(gap) for gap in row["gaps"]] for row in verdict_outputs.scored(model_dir(), cache, 900, TUNE)]
+    )
+    judged = verdict_outputs.scored(model_dir(), cache, 1000, EXAM)
+    kinds = [judge_alone([Score(gap) for gap in row["gaps"]], None, margin.nats)[0] for row in judged]
+    found = rate(sum(kind == "garbled" for kind in kinds), len(kinds))
+    ties = sum(max(row["gaps"]) > 0 for row in judged)
+    print(
+        f"\nHealthy runs in bfloat16, scored in float32: {found.garbled} of {found.tried} answers accused"
+        f" ({found.low:.2%} to {found.high:.2%}), {ties} of them hold a near tie; margin {margin.nats:.3g} nats,"
+        f" of a largest gap of {margin.largest_nats or 0:.3g} in {margin.tokens} tokens"
+    )
+    return [f"{found.garbled} of {found.tried} healthy runs are accused"] if found.share > 0.001 else []
+
+
 def lab(cache: Path, faults: list[str]) -> list[str]:
     """Recall by fault and layer; what was missed of the targets."""
     from benchmarks import verdict_lab
 
-    rows = verdict_lab.collect(cache, faults)
     by_fault: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        by_fault[row["fault"]].append({**row, "expect": verdict_lab.QUESTIONS[row["name"]][1]})
-    print(f"\nThe lab's server, {verdict_lab.NEW_TOKENS} new tokens, scored by a healthy one beside it")
-    print(f"{'':30} {'answers':>7} {'changed':>7} {'visible':>7} | {'2':>9} {'2, visible':>10} {'2+3':>9} {'2+3+4':>9}")
-    healthy = [row["gaps"] for fault in verdict_lab.HEALTHY for row in by_fault[fault]]
-    margin = calibrate([[Score(gap) for gap in gaps] for gaps in healthy])
+    for row in verdict_lab.collect(cache, faults):
+        expect = verdict_lab.QUESTIONS[row["name"]][1] if "name" in row else None
+        by_fault[row["fault"]].append({**row, "expect": expect})
+    print(f"\nThe lab's server, {verdict_lab.NEW_TOKENS} new tokens, `probe prompts` with a healthy one beside it")
+    print(f"{'':28} {'answers':>7} {'changed':>7} {'ties':>5} {'visible':>7} | {'2':>8} {'2, visible':>10} "
+          f"{'2+3':>8} {'all':>8}")  # fmt: skip
+    total, found, seen, in_sight = 0, 0, 0, 0
     missed: list[str] = []
-    total, found, looks, visible_found = 0, 0, 0, 0
-    for fault, answers in by_fault.items():
-        wrong = [row for row in answers if _wrong(row)]
-        # By looks only prompts count that nothing was tuned on; scores have no such half.
-        apart = [row for row in wrong if not tuned_on(row["prompt"])]
-        seen = [row for row in apart if visible(row) or "detokeniser" in row["why"]]
-        alone = [shape({**row, "expect": None}) == "garbled" for row in apart]
-        in_sight = sum(shape({**row, "expect": None}) == "garbled" for row in seen)
+    for fault in faults:
+        answers = by_fault[fault]
+        changed = [row for row in answers if _changed(row)]
+        wrong = [row for row in changed if not _tie(row)]
+        looks = [shape({**row, "expect": None}) == "garbled" for row in wrong]
+        sight = [told for row, told in zip(wrong, looks) if visible(row)]
         property_too = [shape(row) == "garbled" for row in wrong]
-        scored = [_accused(row, margin.nats) for row in wrong]
-        layers = [a or b for a, b in zip(property_too, scored)]
+        layers = [row["verdict"] == "garbled" for row in wrong]
         print(
-            f"{fault:30} {len(answers):7} {len(wrong):7} {len(seen):7} | {sum(alone):4}/{len(apart):<4} "
-            f"{in_sight:5}/{len(seen):<4} {sum(property_too):4}/{len(wrong):<4} {sum(layers):4}/{len(wrong):<4}"
+            f"{fault:28} {len(answers):7} {len(changed):7} {len(changed) - len(wrong):5} {len(sight):7} |"
+            f" {_of(looks):>8} {_of(sight):>10} {_of(property_too):>8} {_of(layers):>8}"
         )
-        if fault in verdict_lab.HEALTHY:
-            accused = [row for row in answers if _accused(row, margin.nats)]
-            looked = [row for row in answers if shape({**row, "expect": None}) == "garbled"]
-            print(f"{'':30} healthy: {len(accused)} accused by scores, {len(looked)} by looks")
-            missed += [f"{fault}: a healthy answer is accused by its scores"] if accused else []
-            continue
         total, found = total + len(wrong), found + sum(layers)
-        looks, visible_found = looks + len(seen), visible_found + in_sight
-        if not wrong and answers[0]["drawn"]:
-            missed.append(f"{fault}: changed no answer")
-    print(f"margin {margin.nats:.3g} nats: {margin.why}")
-    print(f"all layers: {found} of {total} changed answers; looks alone: {visible_found} of {looks} visible ones")
-    if total and found < 0.995 * total:
-        missed.append(f"all layers find {found} of {total} changed answers of the lab's faults, wanted 99.5 %")
-    return missed
+        seen, in_sight = seen + len(sight), in_sight + sum(sight)
+        missed += [f"{fault}: changed no answer"] if not changed else []
+    every = rate(found, total)
+    print(f"all layers: {found} of {total} ({every.low:.2%} to {every.high:.2%}); looks: {in_sight} of {seen} visible")
+    if found < 0.995 * total:
+        missed.append(f"all layers find {found} of {total} wrong answers of the lab's faults, wanted 99.5 %")
+    return missed + _healthy_lab(by_fault) + _boots(by_fault)
 
 
-def _wrong(row: dict[str, Any]) -> bool:
+def _healthy_lab(by_fault: dict[str, list[dict[str, Any]]]) -> list[str]:
+    from benchmarks.verdict_lab import HEALTHY
+
+    probed = [row["verdict"] == "garbled" for name in HEALTHY for row in by_fault[name]]
+    many = [not row["healthy"] for row in by_fault["many"]]
+    found = rate(sum(probed) + sum(many), len(probed) + len(many))
+    parted = sum(row["kind"] == "near_tie" for row in by_fault["many"])
+    print(
+        f"healthy servers, plain and with speculation: {found.garbled} of {found.tried} answers accused"
+        f" ({found.low:.2%} to {found.high:.2%}), {parted} near ties among the {len(many)} short ones"
+    )
+    return [f"{found.garbled} of {found.tried} healthy answers are accused"] if found.share > 0.001 else []
+
+
+def _boots(by_fault: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Starts that drew the fault and starts that did not: each is found, or is not accused, by its answers together."""
+    starts = {name: rows for name, rows in by_fault.items() if name.startswith("boot")}
+    if not starts:
+        return []
+    told = {name: any(row["verdict"] == "garbled" for row in rows) for name, rows in starts.items()}
+    drawn = {name: rows[0]["drawn"] for name, rows in starts.items()}
+    right = sum(told[name] for name in starts if drawn[name])
+    accused = sum(told[name] for name in starts if not drawn[name])
+    print(
+        f"a fault drawn at the start with chance 1/2: {len(starts)} starts, {sum(drawn.values())} drew it, "
+        f"{right} of those found, {accused} of the others accused"
+    )
+    return [] if right == sum(drawn.values()) and not accused else ["a start of a server was judged wrongly"]
+
+
+def _of(told: list[bool]) -> str:
+    return f"{sum(told)}/{len(told)}"
+
+
+def _changed(row: dict[str, Any]) -> bool:
     """Whether the answer is another one than the healthy server's: the truth that is known here. Not where the text and
     its end are the same and only the end-of-text token is missing."""
     same = row["text"] == row["reference_text"] and row["finish_reason"] == row["reference_finish"]
@@ -182,16 +241,29 @@ def _wrong(row: dict[str, Any]) -> bool:
     return not same or row["ids"] != row["reference_ids"]
 
 
-def _accused(row: dict[str, Any], margin_nats: float) -> bool:
-    """By the healthy server's scores, within the margin that its own kind of runs gave."""
-    if row["kind"] == "identical":
-        return False
-    return row["kind"] != "near_tie" or max(row["gaps"], default=0.0) > margin_nats
+def _tie(row: dict[str, Any]) -> bool:
+    """Every token emitted is as good as the reference's best: such an answer is healthy, whatever flipped it."""
+    return bool(row["gaps"]) and row["ids"] != row["reference_ids"] and max(row["gaps"]) <= NEAR_TIE_NATS
+
+
+def suites(cache: Path, names: list[str]) -> list[str]:
+    from benchmarks import verdict_lab
+
+    rows = verdict_lab.suites(cache, names)
+    print(f"\n{'suite':12} {'healthy: garbled of':>20} {'faulty: garbled of':>20}  fault")
+    missed = []
+    for row in rows:
+        healthy, faulty = row["healthy"], row["faulty"]
+        shown = " ".join(row["flags"][-4:])
+        print(f"{row['suite']:12} {healthy[0]:>14} of {healthy[1]:>2} {faulty[0]:>14} of {faulty[1]:>2}  {shown}")
+        missed += [f"suite {row['suite']}: a healthy answer is accused: {one}" for one in row["accused"]]
+        missed += [f"suite {row['suite']} does not find its fault"] if not faulty[0] else []
+    return missed
 
 
 def timing(cache: Path) -> float:
     """Seconds of one core for 1,000 texts of the corpus, after the word lists were read for other texts."""
-    samples = [s for s in verdict_corpus.samples(verdict_corpus.fetch(cache)) if s.held_out]
+    samples = verdict_corpus.tuning(cache)
     random.Random(1).shuffle(samples)
     for sample in samples[1000:1400]:
         judge(Record(text=sample.text))
@@ -202,7 +274,9 @@ def timing(cache: Path) -> float:
     return time.process_time() - began
 
 
-def targets(people: dict[str, Count], clean: dict[str, Count], real: dict[str, Count], seconds: float) -> list[str]:
+def targets(
+    people: dict[str, Count], clean: dict[str, Count], wrong: dict[str, Count], real: dict[str, Count], seconds: float
+) -> list[str]:
     missed = []
     everything = people["all texts of people"]
     if everything.garbled > 0.003 * everything.texts:
@@ -210,11 +284,12 @@ def targets(people: dict[str, Count], clean: dict[str, Count], real: dict[str, C
     for name, count in people.items():
         if name.startswith("language") and count.garbled > 0.01 * count.texts:
             missed.append(f"{name}: {count.garbled} of {count.texts} are accused, wanted 1 %")
-    if clean and clean["all clean outputs"].garbled > 0.003 * clean["all clean outputs"].texts:
-        missed.append(f"{clean['all clean outputs'].garbled} clean outputs are accused, wanted 0.3 %")
-    seen = real["broken, visibly"]
-    if seen.garbled < 0.9 * seen.texts:
-        missed.append(f"{seen.garbled} of {seen.texts} visibly garbled H200 outputs are found, wanted 90 %")
+    outputs = clean["all clean outputs"]
+    if outputs.garbled > 0.003 * outputs.texts:
+        missed.append(f"{outputs.garbled} of {outputs.texts} clean outputs are accused, wanted 0.3 %")
+    for name, seen in (("H200", real["broken, visibly"]), ("damaged", wrong["all damaged outputs"])):
+        if seen.garbled < 0.9 * seen.texts:
+            missed.append(f"{seen.garbled} of {seen.texts} visibly garbled {name} outputs are found, wanted 90 %")
     if seconds > 2:
         missed.append(f"1,000 texts take {seconds:.1f} s, wanted 2 s")
     return missed
@@ -223,30 +298,42 @@ def targets(people: dict[str, Count], clean: dict[str, Count], real: dict[str, C
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--clean", type=int, default=2400, help="clean outputs to make, or to take; half are counted")
+    parser.add_argument("--clean", type=int, default=1000, help="clean outputs to make, or to take")
     parser.add_argument("--lab", action="store_true")
     parser.add_argument("--fault", action="append", default=[])
+    parser.add_argument("--suites", action="store_true")
+    parser.add_argument("--suite", action="append", default=[])
+    parser.add_argument("--no-texts", action="store_true", help="only what --lab and --suites ask for")
     parser.add_argument("--examples", action="store_true", help="show texts that were accused")
     options = parser.parse_args(argv)
-    people, real, clean = corpus(options.cache), h200(), clean_outputs(options.cache, options.clean)
-    show("Texts of people, held out: false alarms of the look alone (layer 2)", people)
-    show("Clean outputs of the lab's model, held out: false alarms of the look alone", clean)
+    missed = [] if options.no_texts else texts(options)
+    if options.lab:
+        from benchmarks.verdict_lab import FAULTS
+
+        missed += lab(options.cache, options.fault or list(FAULTS))
+    if options.suites:
+        missed += suites(options.cache, options.suite)
+    for line in missed:
+        print(f"missed: {line}")
+    return 1 if missed else 0
+
+
+def texts(options: argparse.Namespace) -> list[str]:
+    cache = options.cache
+    people, real = corpus(cache), h200()
+    clean, wrong = clean_outputs(cache, options.clean), damaged_outputs(cache)
+    show("Texts of people: false alarms of the look alone (layer 2)", people)
+    show("Clean outputs of the lab's model: false alarms of the look alone", clean)
+    show("Outputs of the damaged model: recall of the look alone", wrong)
     show("SGLang 0.5.12 on an H200: the look alone", real)
-    seconds = timing(options.cache)
+    seconds = timing(cache)
     print(f"\n1,000 texts, layers 1 to 3: {seconds:.2f} s of one core")
     if options.examples:
         for counts in (people, clean, real):
             for name, count in counts.items():
                 for example in count.examples:
                     print(f"  {name}: {example}")
-    missed = targets(people, clean, real, seconds)
-    if options.lab:
-        from benchmarks.verdict_lab import FAULTS
-
-        missed += lab(options.cache, options.fault or list(FAULTS))
-    for line in missed:
-        print(f"missed: {line}")
-    return 1 if missed else 0
+    return targets(people, clean, wrong, real, seconds) + healthy_runs(cache)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Word:
 @dataclass(frozen=True)
 class Build:
     """What a piece is, wherever it stands. code: it has marks that code has more often than prose; symbols: as in
-    `junctions`."""
+    `junctions`; letters: of all its words."""
 
     kind: Kind
     words: tuple[Word, ...] = ()
@@ -59,6 +59,7 @@ class Build:
     code: bool = False
     replaced: bool = False
     symbols: tuple[str, ...] = ()
+    letters: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def _build(piece: str) -> Build:
 
 def _any(piece: str) -> Build:
     build = _of(piece)
-    return replace(build, symbols=("O",) if build.kind == "opaque" else junctions.of_piece(piece))
+    symbols = ("O",) if build.kind == "opaque" else junctions.of_piece(piece)
+    return replace(build, symbols=symbols, letters=sum(len(word.plain) for word in build.words))
 
 
 def _plain_word(piece: str) -> Build | None:
@@ -128,7 +130,7 @@ def _plain_word(piece: str) -> Build | None:
         return None
     symbols = {"lower": ("a",), "upper": ("A",), "title": ("B", "a") if len(core) > 1 else ("B",)}[case]
     word = Word(core.lower(), "LATIN", case)
-    return Build("word", (word,), _LATIN, mark == ";", False, (*symbols, mark) if mark else symbols)
+    return Build("word", (word,), _LATIN, mark == ";", False, (*symbols, mark) if mark else symbols, len(core))
 
 
 def _of(piece: str) -> Build:
@@ -164,7 +166,17 @@ def _without_letters(piece: str) -> Kind:
 
 
 def _joining(piece: str, runs: list[tuple[int, int, str]]) -> Kind:
-    kinds = {_joint(piece[:start], piece[end:]) for start, end, _ in runs}
+    # Only before the first run and after the last one can there be nothing but quotes and brackets.
+    before = all(c in _BEFORE for c in piece[: runs[0][0]])
+    after = all(c in _AFTER for c in piece[runs[-1][1] :])
+    last = len(runs) - 1
+    kinds = {
+        _joint(
+            "" if number == 0 and before else piece[start - 1],
+            "" if number == last and after else piece[end],
+        )
+        for number, (start, end, _) in enumerate(runs)
+    }
     if "odd-joined" in kinds:
         return "odd-joined"
     if "digit-joined" in kinds:
@@ -173,11 +185,10 @@ def _joining(piece: str, runs: list[tuple[int, int, str]]) -> Kind:
 
 
 def _joint(before: str, after: str) -> Kind:
-    """By what stands next to a run of letters in its piece."""
-    plain_before, plain_after = all(c in _BEFORE for c in before), all(c in _AFTER for c in after)
-    if plain_before and plain_after:
+    """By the characters next to a run of letters in its piece; "" where only quotes, brackets and the like are."""
+    next_to = before + after
+    if not next_to:
         return "word"
-    next_to = ("" if plain_before else before[-1]) + ("" if plain_after else after[0])
     if any(c.isdigit() for c in next_to):
         return "digit-joined"
     return "joined" if all(c in _BETWEEN for c in next_to) else "odd-joined"

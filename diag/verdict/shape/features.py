@@ -1,11 +1,11 @@
 """Numbers of a stretch of text, by which prose, code and data of people differ from salad. Pure; see `salad`.
 
-A window is `WINDOW` pieces (`chunks`). Most features are shares of its pieces that are no line breaks.
+A window is `WINDOW` pieces (`chunks`). Most features are shares of its pieces that are no line breaks; some are the
+worst of its parts, since a text that goes wrong begins well.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,32 +13,39 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diag.verdict.shape import junctions
+from diag.verdict.shape import flow, junctions
 from diag.verdict.shape.chunks import Chunk, Word
-from diag.verdict.shape.words import SPACED, frequent, known, languages, of_script
+from diag.verdict.shape.words import SPACED, frequent, known, languages, of_script, ranks
 
 WINDOW, STRIDE = 40, 20
 
-PART = 12
-"""Pieces of the part of a window that a sentence or a line is."""
+PARTS = (6, 12)
+"""Pieces of the parts of a window that are looked at for themselves: some words, a sentence or a line."""
 
-RARE, VERY_RARE = 4.0, 6.0
-"""Nats of a neighbourhood: one in 55, one in 400."""
-
-COLUMNS = (
+KINDS = (
     *("word", "joined", "odd-joined", "digit-joined", "number", "odd-number", "mark", "odd-mark", "symbol", "opaque"),
     *("dense", "dense-joined", "mixed-script", "line", "lines"),
+)
+COLUMNS = (
+    *KINDS,
     *("frequent", "known", "unknown", "unknown-again", "unknown-name", "no-language", "odd-case", "known-odd-case"),
     *("code", "replaced", "lone-mark-line", "cut-line"),
-    *("symbols", "cost", "rare", "very-rare"),
+    *("symbols", "cost", "rare", "very-rare", "flow"),
 )
-"""What is counted of each piece. Whether pieces come again is not: refrains, lists and small models repeat, and loops
-have a rule of their own (`runs`). symbols, cost, rare, very-rare: its neighbourhoods, as in `junctions`."""
+"""What is counted of each piece. symbols, cost, rare, very-rare: its neighbourhoods, as in `junctions`; flow: nats, as
+in `flow`. Whether pieces come again is not counted: refrains, lists and small models repeat, and loops have a rule of
+their own (`runs`)."""
+
+ODD = ("odd-joined", "digit-joined", "odd-number", "odd-mark", "mixed-script", "dense-joined", "replaced", "odd-case")
+STRANGE = ("unknown", "unknown-again", "no-language", "odd-case")
+WORST = ("rare", "flow", "odd", "strange", "lines")
 
 NAMES = (
     *COLUMNS,
     *("log-pieces", "scripts", "kinds", "word-length", "spoken"),
-    *("cost-per-symbol", "rare-per-symbol", "worst-rare"),
+    *("cost-per-symbol", "rare-per-symbol"),
+    *(f"worst-{name}-{part}" for part in PARTS for name in WORST),
+    "flow-beside-the-worst",
 )
 _AT = {name: at for at, name in enumerate(COLUMNS)}
 
@@ -55,6 +62,14 @@ class Window:
 
     def __getitem__(self, name: str) -> float:
         return self.values[NAMES.index(name)]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What stands next to what: characters, and kinds of words."""
+
+    characters: junctions.Costs
+    words: junctions.Costs
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,10 @@ class Spoken:
             return "known"
         return "unknown-name" if word.case == "title" else "unknown"
 
+    def rank(self, word: Word) -> str:
+        """Of a frequent word: the highest that a language gives it."""
+        return min(found for code in self.languages if (found := ranks(code).get(word.plain)) is not None)
+
 
 def spoken(pieces: Sequence[Chunk], language: str = "") -> dict[str, Spoken]:
     """By script, from the words of the whole text. language: the code of one that the text is said to be in."""
@@ -97,83 +116,136 @@ def _lists(script: str, words: list[str], language: str) -> Spoken:
     return Spoken(codes, tuple(frequent(c) for c in codes), tuple(known(c) for c in (*codes, *borrowed)))
 
 
-def windows(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], table: junctions.Costs) -> list[Window]:
+def windows(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], tables: Tables) -> list[Window]:
     """Overlapping windows over the whole text; one for a text shorter than a window, none for an empty one."""
     if not pieces:
         return []
-    sums = np.vstack([np.zeros(len(COLUMNS)), _counted(text, pieces, lists, table).cumsum(axis=0)])
-    last = max(len(pieces) - WINDOW, 0)
-    firsts = [*range(0, last, STRIDE), last]
-    return [_window(pieces, sums, first, min(first + WINDOW, len(pieces)), lists) for first in firsts]
+    counted = _counted(text, pieces, lists, tables)
+    final = max(len(pieces) - WINDOW, 0)
+    first = np.array([*range(0, final, STRIDE), final])
+    last = np.minimum(first + WINDOW, len(pieces))
+    values = _described(counted, pieces, first, last, any(each.languages for each in lists.values()))
+    spans = [(pieces[a].start, pieces[b - 1].end) for a, b in zip(first.tolist(), last.tolist())]
+    return [Window(start, end, tuple(row)) for (start, end), row in zip(spans, values.tolist())]
 
 
-def _window(pieces: Sequence[Chunk], sums: Matrix, first: int, last: int, lists: dict[str, Spoken]) -> Window:
-    counts, some = sums[last] - sums[first], pieces[first:last]
-    solid = max(1.0, last - first - counts[_AT["line"]] - counts[_AT["lines"]])
-    scripts = {script for p in some for script in p.build.scripts}
-    lengths = [len(w.plain) for p in some for w in p.build.words]
-    symbols = max(1.0, counts[_AT["symbols"]])
-    more = (
-        math.log(last - first),
-        float(len(scripts)),
-        len({p.build.kind for p in some}) / math.sqrt(len(some)),
-        sum(lengths) / len(lengths) if lengths else 0.0,
-        float(any(each.languages for each in lists.values())),
-        counts[_AT["cost"]] / symbols,
-        counts[_AT["rare"]] / symbols,
-        _worst(sums[first : last + 1, _AT["rare"]]),
+def _described(
+    counted: Matrix, pieces: Sequence[Chunk], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64], spoken: bool
+) -> Matrix:
+    """[windows, len(NAMES)]"""
+    sums = _running(counted)
+    counts = sums[last] - sums[first]
+    solid = np.maximum(1.0, last - first - counts[:, _AT["line"]] - counts[:, _AT["lines"]])
+    lengths = _running(np.array([(p.build.letters, len(p.build.words)) for p in pieces]))
+    letters, words = (lengths[last] - lengths[first]).T
+    symbols = np.maximum(1.0, counts[:, _AT["symbols"]])
+    columns = [
+        np.log(last - first),
+        _distinct_scripts(pieces, first, last),
+        (counts[:, : len(KINDS)] > 0).sum(axis=1) / np.sqrt(last - first),
+        letters / np.maximum(1.0, words),
+        np.full(len(first), float(spoken)),
+        counts[:, _AT["cost"]] / symbols,
+        counts[:, _AT["rare"]] / symbols,
+    ]
+    looked_at = np.stack(
+        [
+            counted[:, _AT["rare"]],
+            counted[:, _AT["flow"]],
+            counted[:, [_AT[name] for name in ODD]].sum(axis=1),
+            counted[:, [_AT[name] for name in STRANGE]].sum(axis=1),
+            counted[:, [_AT["line"], _AT["lines"]]].sum(axis=1),
+        ],
+        axis=1,
     )
-    return Window(some[0].start, some[-1].end, (*(counts / solid), *more))
+    for part in PARTS:
+        worst = _worst(looked_at, part, first, last)
+        columns += list(worst.T)
+    rest = np.maximum(1.0, last - first - PARTS[-1])
+    flows = counts[:, _AT["flow"]]
+    columns.append((flows - worst[:, 1] * np.minimum(PARTS[-1], last - first)) / rest)
+    return np.column_stack([counts / solid[:, None], *columns])
 
 
-def _worst(sums: Matrix) -> float:
-    """The most rare neighbourhoods of any PART pieces in a row; sums: running ones."""
-    return float((sums[PART:] - sums[:-PART]).max()) if len(sums) > PART else float(sums[-1] - sums[0])
+def _running(values: Matrix) -> Matrix:
+    return np.vstack([np.zeros(values.shape[1]), np.cumsum(values, axis=0)])
 
 
-def _counted(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], table: junctions.Costs) -> Matrix:
+def _distinct_scripts(pieces: Sequence[Chunk], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Matrix:
+    everything = sorted({script for p in pieces for script in p.build.scripts})
+    if len(everything) < 2:
+        return np.full(len(first), float(len(everything)))
+    there = _running(np.array([[script in p.build.scripts for script in everything] for p in pieces], dtype=float))
+    distinct: Matrix = ((there[last] - there[first]) > 0).sum(axis=1).astype(float)
+    return distinct
+
+
+def _worst(values: Matrix, part: int, first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Matrix:
+    """[windows, columns]: the highest mean of any `part` pieces in a row of each window."""
+    length = min(part, len(values))
+    sums = _running(values)
+    means = (sums[length:] - sums[:-length]) / length
+    ends = np.maximum(last - length + 1, first + 1)
+    return np.stack([means[a:b].max(axis=0) for a, b in zip(first.tolist(), ends.tolist())])
+
+
+def _counted(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], tables: Tables) -> Matrix:
     """[pieces, len(COLUMNS)]: 1 where a piece counts for a column."""
     rows: list[int] = []
     columns: list[int] = []
+    said: list[str] = []
     unknown: set[str] = set()
     for row, piece in enumerate(pieces):
         build = piece.build
         names: list[str] = [build.kind]
+        symbol: str = build.kind
         if build.kind == "word":
-            names.append(_said(build.words[0], lists, unknown))
+            word = build.words[0]
+            column = _said(word, lists, unknown)
+            names.append(column)
+            symbol = lists[word.script].rank(word) if column == "frequent" else column
         if build.code:
             names.append("code")
         if build.replaced:
             names.append("replaced")
         names += _line(text, pieces, row)
+        said.append(symbol)
         rows += [row] * len(names)
         columns += [_AT[name] for name in names]
     counted = np.zeros((len(pieces), len(COLUMNS)))
     counted[rows, columns] = 1.0
-    counted[:, -4:] = _neighbourhoods(text, pieces, table)
+    counted[:, _AT["symbols"] : _AT["symbols"] + 4] = _neighbourhoods(text, pieces, tables.characters)
+    counted[:, _AT["flow"]] = flow.nats(list(flow.symbols(pieces, said, text)), tables.words)
     return counted
 
 
-def _neighbourhoods(text: str, pieces: Sequence[Chunk], table: junctions.Costs) -> list[tuple[int, float, int, int]]:
-    """(symbols, their cost, how many cost more than RARE, than VERY_RARE) of each piece and the gap before it."""
-    found: list[tuple[int, float, int, int]] = []
-    a = b = junctions.START
-    cost, end = table.cost, 0
+def flow_symbols(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken]) -> list[str]:
+    """The sequence that the table of `flow` is counted from."""
+    unknown: set[str] = set()
+    said = []
     for piece in pieces:
-        total, rare, very = 0.0, 0, 0
-        sequence = piece.build.symbols
-        if piece.start > end and sequence not in (("n",), ("N",)):
+        symbol: str = piece.build.kind
+        if symbol == "word":
+            column = _said(piece.build.words[0], lists, unknown)
+            symbol = lists[piece.build.words[0].script].rank(piece.build.words[0]) if column == "frequent" else column
+        said.append(symbol)
+    return [symbol for some in flow.symbols(pieces, said, text) for symbol in some]
+
+
+def _neighbourhoods(text: str, pieces: Sequence[Chunk], table: junctions.Costs) -> list[tuple[int, float, int, int]]:
+    """(symbols, their cost, how many are rare, very rare) of each piece and the gap before it."""
+    found: list[tuple[int, float, int, int]] = []
+    after, end = (junctions.START, junctions.START), 0
+    for piece in pieces:
+        build = piece.build
+        sequence = build.symbols
+        if piece.start > end and build.kind not in ("line", "lines"):
             sequence = (junctions.of_gap(text[end : piece.start]), *sequence)
-        elif piece.start == end and piece.build.kind in ("dense", "dense-joined") and found:
+        elif piece.start == end and found and build.kind in ("dense", "dense-joined"):
             sequence = ()  # a later part of the piece before it
-        for c in sequence:
-            nats = cost(a, b, c)
-            total += nats
-            rare += nats > RARE
-            very += nats > VERY_RARE
-            a, b = b, c
-        found.append((len(sequence), total, rare, very))
-        end = piece.end
+        walk = table.walk(after, sequence)
+        found.append((len(sequence), walk.nats, walk.rare, walk.very_rare))
+        after, end = walk.end, piece.end
     return found
 
 

@@ -13,6 +13,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
@@ -58,6 +59,24 @@ def _symbol(match: regex.Match[str]) -> str:
     return base + ("" if len(run) == 1 else "2" if len(run) == 2 else "3")
 
 
+RARE, VERY_RARE = 4.0, 6.0
+"""Nats of a neighbourhood: one in 55, one in 400."""
+
+MOST_WALKS = 1 << 17
+"""Walks that are remembered; hostile text has no end of new ones."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a sequence costs after two symbols, how many of its steps cost more than RARE and VERY_RARE, and the two
+    symbols that it ends with."""
+
+    nats: float
+    rare: int
+    very_rare: int
+    end: tuple[str, str]
+
+
 class Costs:
     """cost(a, b, c): nats of the symbol c after a and b."""
 
@@ -74,6 +93,23 @@ class Costs:
             self._one[c] += count
         self._all = sum(triples.values())
         self._known: dict[tuple[str, str, str], float] = {}
+        self._walks: dict[tuple[tuple[str, str], tuple[str, ...]], Walk] = {}
+
+    def walk(self, after: tuple[str, str], sequence: tuple[str, ...]) -> Walk:
+        key = after, sequence
+        found = self._walks.get(key)
+        if found is None:
+            a, b = after
+            steps = []
+            for c in sequence:
+                steps.append(self.cost(a, b, c))
+                a, b = b, c
+            rare, very = sum(nats > RARE for nats in steps), sum(nats > VERY_RARE for nats in steps)
+            found = Walk(sum(steps), rare, very, (a, b))
+            if len(self._walks) >= MOST_WALKS:
+                self._walks.clear()
+            self._walks[key] = found
+        return found
 
     def cost(self, a: str, b: str, c: str) -> float:
         key = (a, b, c)
@@ -87,7 +123,12 @@ class Costs:
 
 @lru_cache(maxsize=1)
 def costs() -> Costs:
-    raw = json.loads(resources.files(__package__).joinpath("junctions.json").read_text("utf-8"))
+    return read("junctions.json")
+
+
+def read(name: str) -> Costs:
+    """A table that lies beside this module."""
+    raw = json.loads(resources.files(__package__).joinpath(name).read_text("utf-8"))
     triples = {}
     for pair, followers in raw["after"].items():
         first, second = pair.split(" ")

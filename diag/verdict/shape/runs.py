@@ -17,7 +17,7 @@ _CHARACTER_RUN = re.compile(r"(.)\1{11,}", re.DOTALL)
 RULERS = frozenset("-=_*.~#+─━═·•…|/\\<>^\"'`:;,")
 """Characters that people draw lines, leaders and boxes with."""
 
-ZERO_RUN = 8
+ZERO_RUN = 4
 """Tokens of id 0 in a row: the arg-max over NaN or zeros. Healthy text repeats no token of a Qwen- or Llama-type
 vocabulary with that id ("!", "<unk>", "<pad>") so often."""
 

@@ -1,10 +1,11 @@
 """Salad: words, pieces of words, code and marks without an order. Pure; the trees and their limits are in salad.json.
 
-A window of 40 pieces is described by some three dozen shares and counts (`features`): how many words its language
-knows, how many pieces are joined as nothing is joined, how many scripts there are ... A small ensemble of decision
-trees turns them into one score. It was trained on half of a corpus of manuals, guides, verse, code and data in about
-30 languages against random tokens, broken models and the lab's garbled outputs (`benchmarks/verdict_train.py`). The
-limits are those that next to none of the clean texts passes. What stands out in a window is said beside the score.
+A window of 40 pieces is described by some four dozen shares, counts and costs (`features`): how many words its language
+knows, how many pieces are joined as nothing is joined, what kind of word follows what ... A small ensemble of decision
+trees turns them into one score. It was trained on manuals, guides, verse, code and data in about 30 languages and a
+healthy model's outputs, against random tokens, broken models and the lab's garbled outputs
+(`benchmarks/verdict_train.py`). The limits are those that next to none of the clean texts passes. What stands out in a
+window is said beside the score.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diag.verdict.shape import flow, junctions
 from diag.verdict.shape.chunks import chunks
-from diag.verdict.shape.features import NAMES, Window, spoken, windows
-from diag.verdict.shape.junctions import costs
+from diag.verdict.shape.features import NAMES, Tables, Window, spoken, windows
 from diag.verdict.shape.values import Evidence
 
 LEAST_PIECES = 3
@@ -99,7 +100,7 @@ def salad(text: str, offset: int = 0, language: str = "") -> Iterator[Evidence]:
         return
     trees = model()
     lists = spoken(pieces, language)
-    found = windows(text, pieces, lists, costs())
+    found = windows(text, pieces, lists, Tables(junctions.costs(), flow.costs()))
     scores = trees.scores(np.array([window.values for window in found]))
     worst, score = found[int(scores.argmax())], float(scores.max())
     if score <= trees.suspect_above:

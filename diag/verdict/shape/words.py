@@ -76,6 +76,17 @@ def frequent(code: str) -> frozenset[str]:
     return frozenset(_first(code, FREQUENT))
 
 
+RANKS = (12, 60, 300, FREQUENT)
+"""A frequent word is of the first rank among the twelve most frequent ones of its language, and so on."""
+
+
+@lru_cache(maxsize=64)
+def ranks(code: str) -> dict[str, str]:
+    """Frequent word -> its rank: "w0" for the most frequent ones to "w3"."""
+    words = _first(code, FREQUENT)
+    return {word: f"w{next(n for n, last in enumerate(RANKS) if at < last)}" for at, word in enumerate(words)}
+
+
 @lru_cache(maxsize=16)
 def _common(script: str) -> dict[str, tuple[str, ...]]:
     """word -> the languages whose common word it is."""
