@@ -33,11 +33,11 @@ def test_the_page_has_what_is_run_elsewhere() -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_every_line_does_what_the_page_says(lab: Lab, diag: Callable[..., Ran], tmp_path: Path) -> None:
     ran = []
     for text, words, code in _typed():
-        done = diag(*words, cwd=tmp_path)
+        done = diag(*words, cwd=tmp_path, timeout_s=600)
         assert done.code == code, f"{text}\n{done.out}\n{done.err}"
         ran.append(text)
     assert len(ran) > 12
