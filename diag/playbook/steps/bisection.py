@@ -42,6 +42,7 @@ class BisectParams(Params):
     suspects: str | None = Field(
         default=None, description="instead of a plan: an earlier probe.host step that saw the server which garbles"
     )
+    port: int = Field(default=0, ge=0, le=65535, description="suspects: of that server; 0: the only one that garbles")
     set: dict[str, str] = Field(default_factory=dict, description="fills {NAME} in the plan's command")
     check: bool = Field(default=False, description="only the two ends: does the failing configuration still fail?")
     flaky: bool = Field(default=False, description="the fault does not show every time")
@@ -147,25 +148,35 @@ def _plan(params: BisectParams, stage: Stage) -> str:
     """Its name, or the path of one that is written for the server which was seen."""
     if params.plan is not None:
         return near(params.plan, stage.folder)
-    return str(_suspected(stage, params.suspects or ""))
+    return str(_suspected(params, stage))
 
 
-def _suspected(stage: Stage, step: str) -> Path:
+def _suspected(params: BisectParams, stage: Stage) -> Path:
     from diag import paths
     from diag.serving.suspects import plan_text, suspects
 
-    result = stage.results.get(step)
-    servers = (result.document or {}).get("servers", []) if result is not None else []
-    seen = next((one for one in servers if one.get("verdict") == "garbled"), servers[0] if servers else None)
-    if seen is None:
-        raise UsageError(
-            f"Step '{step}' saw no server on {stage.host.name}, so nothing is suspect.",
-            next="Start the server that garbles, or name a plan.",
-        )
-    text = plan_text(suspects(seen["engine"], (seen.get("effective") or {}).get("version"), seen["argv"]))
+    seen = _seen(params, stage)
+    version = (seen.get("effective") or {}).get("version")
     path = paths.state_dir() / "runs" / stage.run_id / f"{stage.mark}.yaml"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(plan_text(suspects(seen["engine"], version, seen["argv"], seen.get("env"))), encoding="utf-8")
     return path
+
+
+def _seen(params: BisectParams, stage: Stage) -> Mapping[str, Any]:
+    """The server that is meant, as the step that saw it tells of it."""
+    result = stage.results.get(params.suspects or "")
+    servers = (result.document or {}).get("servers", []) if result is not None else []
+    wanted = [one for one in servers if one["port"] == params.port] if params.port else servers
+    fitting = [one for one in wanted if params.port or one["verdict"] == "garbled"] or wanted
+    if len(fitting) == 1:
+        chosen: Mapping[str, Any] = fitting[0]
+        return chosen
+    ports = ", ".join(str(one["port"]) for one in fitting)
+    raise UsageError(
+        f"Step '{params.suspects}' saw {f'servers on ports {ports}' if fitting else 'no such server'} on "
+        f"{stage.host.name}; whose settings are suspect?",
+        next="Say which by `port`, or name a plan." if fitting else "Start the server that garbles, or name a plan.",
+    )
 
 
 class Told:

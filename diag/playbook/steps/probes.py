@@ -132,6 +132,7 @@ class PromptParams(Params):
     """As the options of `diag probe prompts`."""
 
     server: str | None = Field(default=None, description="the step that started the server; without it, the only one")
+    port: int = Field(default=0, ge=0, le=65535, description="of a server that runs there already; 0: the only one")
     suite: str = Field(default="smoke", description="of probes/prompts, or a file beside the playbook")
     reference: str | None = Field(default=None, description="an earlier step whose answers are known to be good")
 
@@ -144,7 +145,7 @@ def probe_prompts(params: PromptParams, stage: Stage) -> Result:
 
     suite = load(near(params.suite, stage.folder))
     with ExitStack() as stack:
-        endpoint = stack.enter_context(opened(_address(params.server, stage)))
+        endpoint = stack.enter_context(opened(_address(params, stage)))
         good = _answers(stage.results, params.reference) if params.reference is not None else None
         found = probe(endpoint, suite, reference=good, say=stage.say)
     verdict, code = report.verdict(found), report.exit_code(found)
@@ -165,9 +166,10 @@ def probe_prompts(params: PromptParams, stage: Stage) -> Result:
     )
 
 
-def _address(server: str | None, stage: Stage) -> str:
+def _address(params: PromptParams, stage: Stage) -> str:
+    server = params.server
     if server is None:
-        return stage.host.name
+        return f"{stage.host.name}:{params.port}" if params.port else stage.host.name
     held = stage.servers.get(server)
     if held is None:
         raise UsageError(
