@@ -165,8 +165,9 @@ def test_kill_9_at_a_random_moment(tmp_path: Path, forks: Forks) -> None:
         course.go(chance, KILLS - kills)
         kills += course.kills
         (journal,) = journals(course.folder)
-        last = json.loads(journal.read_text().splitlines()[-1])
-        assert (last["kind"], last["culprit"]) == ("verdict", "b=1 and e=1")
+        entries = [json.loads(line) for line in journal.read_text().splitlines()]
+        assert [e["culprit"] for e in entries if e["kind"] == "verdict"][-1] == "b=1 and e=1"
+        assert entries[-1]["kind"] in ("report", "verdict")  # killed between the two, it has its verdict all the same
         course.check()
     assert kills == KILLS
     print(f"{kills} kills in {runs} runs")
