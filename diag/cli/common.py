@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -46,19 +44,6 @@ def waiting(what: str) -> Iterator[None]:
 
     with console(stderr=True).status(visible(what)):
         yield
-
-
-def load_meanwhile(*modules: str, program: str) -> None:
-    """In a thread, while a connection is made: import what will be needed then, and pack the program that is sent."""
-
-    def load() -> None:
-        from diag.hosts import payload
-
-        payload.prepare(program)
-        for module in modules:
-            importlib.import_module(module)
-
-    threading.Thread(target=load, name="diag-load", daemon=True).start()
 
 
 def tell() -> None:

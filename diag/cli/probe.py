@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from diag.cli.common import JSON, LIMIT, PYTHON, connected, console, load_meanwhile, print_json
+from diag.cli.common import JSON, LIMIT, PYTHON, connected, console, print_json
 from diag.cli.probe_kernels import kernels
 from diag.cli.probe_prompts import prompts
 from diag.cli.probe_text import text
@@ -52,7 +52,11 @@ def host(
     Exit code 0: healthy; 1: a fault was found, or ranks differ; 3: something that matters could not be told; 4: a host
     of the group could not be reached.
     """
+    from diag import probe as probing
     from diag.hosts import inventory
+    from diag.report import host as report
+    from diag.report.text import visible
+    from diag.verdict.findings import exit_code, findings
 
     options: dict[str, Any] = {
         "python": python,
@@ -63,13 +67,7 @@ def host(
     if inventory.load().is_group(name) or limit is not None:
         return _group(name, limit, options, share, as_json)
     err = console(stderr=True)
-    load_meanwhile("diag.probe", "diag.report.host", program="probes.host")
     with connected(name) as transport, err.status("connecting") as status:
-        from diag import probe as probing
-        from diag.report import host as report
-        from diag.report.text import visible
-        from diag.verdict.findings import exit_code, findings
-
         seen = probing.host(transport, **options, say=lambda line: status.update(visible(line)))
         hosts = [transport.host]
     found = findings(seen)
