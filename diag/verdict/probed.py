@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diag.verdict.compare import TextVerdict
 from diag.verdict.shape.values import Evidence
 from diag.verdict.statistics import Rate, excluded_rate, rate, requests_for_clean
 from diag.verdict.texts import Record, Verdict, judge
+
+LOOKS = frozenset({"salad", "loop", "character-run", "token-run"})
+"""Rules that only say what a text looks like."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,9 @@ def combine(record: Record, how: str, scored: TextVerdict | None, *, by_referenc
             found = [each for each in found if each.rule in ("expected", "absent", "replaced")]
             if scored.reference is not None and not _has_expected(record, scored.reference):
                 found = [each for each in found if each.rule != "expected"]  # the model itself cannot do it
+        elif scored.healthy and scored.worst_gap_nats is not None:
+            # Its own prefill would have written this: odd, and perhaps asked for.
+            found = [replace(each, weight="suspect") if each.rule in LOOKS else each for each in found]
         elif not scored.healthy and scored.kind != "wrong":  # `wrong` is the property's own evidence
             found.insert(0, _of_scores(scored, record.text or "", by_reference))
         weights = {each.weight for each in found}

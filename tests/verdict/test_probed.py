@@ -6,6 +6,7 @@ import pytest
 
 from diag.verdict.compare import TextVerdict
 from diag.verdict.probed import combine
+from diag.verdict.prompts import SuitePrompt, load
 from diag.verdict.texts import Record
 
 POEM = "The river runs below the bridge and nobody has seen it stop."
@@ -27,6 +28,8 @@ def scored(kind: str, reference: str | None = POEM, gap: float | None = 0.0) -> 
         (POEM, "sea", scored("wrong", reference=None), False, "garbled", ["expected"]),
         ("wis " * 30, None, scored("identical"), True, "healthy", []),
         ("wis " * 30, None, None, False, "garbled", ["loop"]),
+        # What its own prefill would have written as well may be what was asked for.
+        ("wis " * 30, None, scored("plausible", reference=None), False, "suspect", ["loop"]),
     ],
 )
 def test_a_reference_outweighs_the_look_and_not_the_answer(
@@ -34,3 +37,18 @@ def test_a_reference_outweighs_the_look_and_not_the_answer(
 ) -> None:
     found = combine(Record(text=text, id="a", expect=expect), "alone", told, by_reference=by_reference)
     assert (found.verdict, [each.rule for each in found.evidence if each.rule != "salad"]) == (verdict, rules)
+
+
+RIGHT = {
+    "weekdays": " Wednesday, Thursday, Friday, Saturday, Sunday, Monday, Tuesday, Wednesday, Thursday",
+    "cycle": " c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6",
+    "numbers": " 13, 14, 15, 16, 17, 18, 19, 20, 21",
+    "capitals": " Madrid. The capital of Portugal is Lisbon. The capital of Greece is Athens.",
+}
+
+
+@pytest.mark.parametrize("prompt", load("quick").prompts, ids=lambda prompt: prompt.name)
+def test_right_answers_to_the_suite_that_every_probe_asks_look_right(prompt: SuitePrompt) -> None:
+    record = Record(text=RIGHT[prompt.name], id=prompt.name, prompt=prompt.asked, expect=prompt.expect)
+    found = combine(record, "alone", None, by_reference=False)
+    assert (found.verdict, found.evidence) == ("healthy", ())

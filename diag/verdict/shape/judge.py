@@ -13,6 +13,11 @@ from diag.verdict.shape.values import Evidence
 HEAD, TAIL, MIDDLE, MIDDLES = 24_000, 12_000, 4_000, 4
 """Characters that are looked at closely; a text is judged whole up to HEAD + TAIL."""
 
+GIVEN = 0.75
+"""Share of a stretch's pieces that the prompt has as well, from which on the stretch is no salad."""
+
+_AROUND = ".,;:!?\"'()[]"
+
 
 def judge_shape(
     text: str, *, prompt: str = "", token_ids: Sequence[int] = (), finish_reason: str = "", language: str = ""
@@ -22,7 +27,7 @@ def judge_shape(
     found = [*_nothing(text, finish_reason), *token_runs(token_ids, text), *characters(text)]
     for offset, part in parts(text):
         found += [_moved(evidence, offset) for evidence in loops(part, prompt)]
-        found += salad(part, offset, language)
+        found += (each for each in salad(part, offset, language) if not _in_the_prompt(each, text, prompt))
     return sorted(found, key=lambda evidence: evidence.weight != "garbled")
 
 
@@ -46,6 +51,14 @@ def _nothing(text: str, finish_reason: str) -> Iterator[Evidence]:
     if finish_reason:
         why += f" (finished: {finish_reason})"
     yield Evidence("empty", "garbled", (0, len(text)), why, {"characters": len(text)})
+
+
+def _in_the_prompt(evidence: Evidence, text: str, prompt: str) -> bool:
+    """Whether what looks odd is made of the prompt's own pieces, which were odd before any server saw them."""
+    start, end = evidence.where
+    pieces = [piece.strip(_AROUND) for piece in text[start:end].split()]
+    given = {piece.strip(_AROUND) for piece in prompt.split()}
+    return bool(prompt) and sum(piece in given for piece in pieces) >= GIVEN * len(pieces)
 
 
 def _moved(evidence: Evidence, offset: int) -> Evidence:
