@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from diag.cli.common import JSON, LIMIT, print_json
+from diag.cli.common import JSON, LIMIT, print_json, waiting
 
 if TYPE_CHECKING:
     from diag.hosts.inventory import Host, Inventory
@@ -103,7 +103,9 @@ def check(target: str, limit: str | None, as_json: bool) -> int:
     from diag.report.text import visible
 
     hosts = inventory.load().select(target, limit)
-    done = [result.value for result in each(hosts, lambda one, outer: walk(one, outer=outer)) if result.value]
+    longest = max(host.connect_timeout_s for host in hosts)
+    with waiting(f"reaching {len(hosts)} hosts, a second or two each, {longest:g} s at most"):
+        done = [result.value for result in each(hosts, lambda one, outer: walk(one, outer=outer)) if result.value]
     if as_json:
         print_json({"schema": SCHEMA, "hosts": {one.host: one.to_json() for one in done}})
     else:
