@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=8, help="texts of a trial")
     parser.add_argument("--repeats", type=int, default=5)
     asked = parser.parse_args()
-    print(f"{'state':32} {'command':34} {'median s':>9} {'worst s':>9}")
+    print(f"{'state':32} {'command':34} {'median s':>9} {'worst s':>9} {'cpu s':>7}")
     with tempfile.TemporaryDirectory() as folder:
         for name, runs in (("one run", 1), (f"{asked.trials // EACH} runs", max(1, asked.trials // EACH))):
             state = Path(folder) / name.replace(" ", "-")
@@ -45,18 +46,23 @@ def main() -> None:
             }
             for what, (words, times) in commands.items():
                 spent = [_seconds(state, words) for _ in range(times)]
-                print(f"{label:32} {what:34} {statistics.median(spent):9.2f} {max(spent):9.2f}", flush=True)
+                seconds, worked = ([one[at] for one in spent] for at in (0, 1))
+                told = f"{statistics.median(seconds):9.2f} {max(seconds):9.2f} {statistics.median(worked):7.2f}"
+                print(f"{label:32} {what:34} {told}", flush=True)
             record = sum(path.stat().st_size for path in state.glob("records.sqlite3*"))
             print(f"{label:32} {f'record {record / 1e6:.1f} MB, HTML {page.stat().st_size / 1e6:.2f} MB':34}")
 
 
-def _seconds(state: Path, words: list[str]) -> float:
+def _seconds(state: Path, words: list[str]) -> tuple[float, float]:
+    """(seconds, of which its processor worked)"""
     command = [sys.executable, "-c", "from diag.cli import main; main()", *words]
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, env={**os.environ, "DIAG_STATE_DIR": str(state)}, capture_output=True, check=False)
     if done.returncode not in (0, 1, 3):
         raise SystemExit(done.stderr.decode())
-    return time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - began, worked
 
 
 def _state(state: Path, runs: int, trials: int, texts: int) -> str:
