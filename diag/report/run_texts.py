@@ -33,7 +33,7 @@ def _healthy(found: Whole, bad: BadText, text: Mapping[str, Any]) -> str | None:
     if text.get("reference") is not None:
         return str(text["reference"])
     for row in found.trials:
-        if row.outcome == "pass" and sum((row.alone[1], row.together[1])):
+        if row.outcome == "pass" and row.alone[1] + row.together[1]:
             for other in found.read(row.line)["texts"]:
                 if other["prompt"] == bad.prompt and other["text"]:
                     return str(other["text"])
