@@ -54,12 +54,7 @@ class Earlier:
 
 def load(run_id: str, root: Path | None = None) -> Earlier:
     """Raises UsageError for a run that is not there, PreconditionFailed for a journal that cannot be read."""
-    folder = (root or runs_folder()) / run_id
-    if "/" in run_id or run_id in ("", ".", "..") or not (folder / "journal.jsonl").is_file():
-        known = [path.name for path in list_folders(root)]
-        near = difflib.get_close_matches(run_id, known, n=3, cutoff=0.4) or known[-3:]
-        details = [f"known: {', '.join(near)}"] if near else []
-        raise UsageError(f"There is no run {run_id!r}.", next="See: diag runs list", details=details)
+    folder = folder_of(run_id, root)
     try:
         entries = journal.read(folder / "journal.jsonl")
         if not entries or entries[0]["kind"] != "start":
@@ -74,6 +69,17 @@ def load(run_id: str, root: Path | None = None) -> Earlier:
     verdicts = [entry["verdict"] for entry in entries if entry["kind"] == "verdict"]
     finished = verdicts[-1] if verdicts else None
     return Earlier(run_id, folder, entries[0], trials, finished, _left_out(entries))
+
+
+def folder_of(run_id: str, root: Path | None = None) -> Path:
+    """Of a run that has a journal, of whatever command. Raises UsageError, which names the nearest ones."""
+    folder = (root or runs_folder()) / run_id
+    if "/" in run_id or run_id in ("", ".", "..") or not (folder / "journal.jsonl").is_file():
+        known = [path.name for path in list_folders(root)]
+        near = difflib.get_close_matches(run_id, known, n=3, cutoff=0.4) or known[-3:]
+        details = [f"known: {', '.join(near)}"] if near else []
+        raise UsageError(f"There is no run {run_id!r}.", next="See: diag runs list", details=details)
+    return folder
 
 
 def _refuse_another(run_id: str, start: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,12 +78,7 @@ class Past:
 def load(run_id: str) -> Past:
     """Raises UsageError for a run that is not there or of another command, PreconditionFailed for a journal that cannot
     be read."""
-    folder = resume.runs_folder() / run_id
-    if "/" in run_id or run_id in ("", ".", "..") or not (folder / "journal.jsonl").is_file():
-        known = [path.name for path in resume.list_folders()]
-        near = difflib.get_close_matches(run_id, known, n=3, cutoff=0.4) or known[-3:]
-        details = [f"known: {', '.join(near)}"] if near else []
-        raise UsageError(f"There is no run {run_id!r}.", next="See: diag runs list", details=details)
+    folder = resume.folder_of(run_id)
     try:
         entries = journal.read(folder / "journal.jsonl")
         if not entries or entries[0]["kind"] != "start":

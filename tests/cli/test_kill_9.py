@@ -9,18 +9,15 @@ from __future__ import annotations
 import json
 import os
 import random
-import select
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import fork_server
 import pytest
+
+from tests.forks import Forks
 
 KILLS = int(os.environ.get("DIAG_TEST_KILLS", "40"))
 """Two hundred were done for docs/measured.md; forty are enough to notice."""
@@ -32,38 +29,6 @@ NAMES = "abcdef"
 PLAN = "max_trials: 60\nfactors:\n" + "".join(f"  {name}: {{good: 0, bad: 1, sweep: false}}\n" for name in NAMES)
 # One line when a trial begins. Its grandchild would stay for a minute, if nobody ended it.
 TRY = 'echo "$DIAG_A$DIAG_B$DIAG_C$DIAG_D$DIAG_E$DIAG_F" >> made; sleep 60 & sleep 0.03; test "$DIAG_B$DIAG_E" != 11'
-
-
-class Forks:
-    """The process that forks, and the one command that it runs at a time."""
-
-    def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, fork_server.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
-        self.child: int | None = None
-
-    def start(self, arguments: list[str], folder: Path) -> None:
-        request = json.dumps({"arguments": arguments, "folder": str(folder)})
-        self._server.stdin.write(request.encode() + b"\n")  # type: ignore[union-attr]
-        self.child = int(self._server.stdout.readline())  # type: ignore[union-attr]
-
-    def ends_within(self, seconds: float) -> bool:
-        if self.child is not None and select.select([self._server.stdout], [], [], seconds)[0]:
-            assert self._server.stdout.readline() == b"ended\n"  # type: ignore[union-attr]
-            self.child = None
-        return self.child is None
-
-    def kill(self) -> None:
-        if self.child is not None:
-            os.kill(self.child, signal.SIGKILL)
-            assert self.ends_within(20)
-
-    def close(self) -> None:
-        self.kill()
-        self._server.stdin.close()  # type: ignore[union-attr]
-        self._server.wait(20)
-        self._server.stdout.close()  # type: ignore[union-attr]
 
 
 @pytest.fixture

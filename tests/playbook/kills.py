@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import select
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,47 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.forks import Forks
 from tests.playbook import toys
 from tests.playbook.toys import Toy
 
-FORK_SERVER = Path(__file__).parents[1] / "cli" / "fork_server.py"
 RUN_LIMIT_S = 300.0
 
 # What differs between two runs that came to the same.
 OWN = {"port", "pid", "ready_after_s", "seconds", "changed", "trials"}
-
-
-class Forks:
-    """Runs `diag` commands, each in a process forked from one that has everything imported."""
-
-    def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, FORK_SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
-        self.child: int | None = None
-
-    def start(self, arguments: list[str], folder: Path) -> None:
-        request = json.dumps({"arguments": arguments, "folder": str(folder)})
-        self._server.stdin.write(request.encode() + b"\n")  # type: ignore[union-attr]
-        self.child = int(self._server.stdout.readline())  # type: ignore[union-attr]
-
-    def ends_within(self, seconds: float) -> bool:
-        if self.child is not None and select.select([self._server.stdout], [], [], seconds)[0]:
-            self._server.stdout.readline()  # type: ignore[union-attr]
-            self.child = None
-        return self.child is None
-
-    def kill(self) -> None:
-        if self.child is not None:
-            os.kill(self.child, signal.SIGKILL)
-            if not self.ends_within(20):
-                raise TimeoutError("a killed command does not end")
-
-    def close(self) -> None:
-        self.kill()
-        self._server.stdin.close()  # type: ignore[union-attr]
-        self._server.wait(20)
-        self._server.stdout.close()  # type: ignore[union-attr]
 
 
 @contextmanager

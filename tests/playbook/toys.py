@@ -16,7 +16,10 @@ from typing import Any
 from tests.source.releases import PATH, source
 
 VERSION = "0.5.12"
-ENGINE = Path(__file__).with_name("toy_launch_server.py")
+ENGINE = {
+    "launch_server.py": Path(__file__).with_name("toy_launch_server.py"),
+    "answers.py": Path(__file__).parents[1] / "bisect" / "over" / "toy_launch_server.py",
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ def build(root: Path) -> Toy:
     toy.file.parent.mkdir(parents=True)
     toy.file.write_bytes(toy.original)
     (toy.site / "sglang" / "__init__.py").write_text("")
-    (toy.site / "sglang" / "launch_server.py").write_text(ENGINE.read_text())
+    for name, ours in ENGINE.items():
+        (toy.site / "sglang" / name).write_text(ours.read_text())
     (toy.prefix / "bin").mkdir()
     (toy.prefix / "bin" / "python").symlink_to(sys.executable)
     (toy.prefix / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).parent}\nversion = 3.11.2\n")
