@@ -139,7 +139,8 @@ def _step(found: Whole, line: int) -> dict[str, Any]:
 
 @runs.command()
 @click.argument("run")
-def rm(run: str) -> int:
+@JSON
+def rm(run: str, as_json: bool) -> int:
     """Remove RUN and its journal. Refused while it is being worked on."""
     import shutil
 
@@ -151,7 +152,14 @@ def rm(run: str) -> int:
         records.whole(run, warn=warn)  # says that it is not there, and what is near
     with Journal.reopen(folder, run):
         shutil.rmtree(folder)
-    click.echo(f"removed {folder}")
+    return _done([run], folder, f"removed {folder}", as_json)
+
+
+def _done(names: list[str], file: Path, said: str, as_json: bool) -> int:
+    if as_json:
+        print_json({"schema": 1, "runs": names, "file": str(file)})
+    else:
+        click.echo(said)
     return 0
 
 
@@ -191,7 +199,8 @@ def diff(before: str, after: str, as_json: bool) -> int:
 @click.argument("run")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--share", is_flag=True, help="Hide secrets; replace names of people and machines, always by the same.")
-def export(run: str, file: Path, share: bool) -> int:
+@JSON
+def export(run: str, file: Path, share: bool, as_json: bool) -> int:
     """Write RUN, with the runs that it began, into FILE (.tar.gz); another diag reads it: diag runs import FILE."""
     from diag.cli.report import shared_of
     from diag.records import carry
@@ -201,10 +210,10 @@ def export(run: str, file: Path, share: bool) -> int:
     parts = [one.run for one in records.listed(warn=warn) if one.run.startswith(f"{run}.") and not one.problem]
     told = shared_of([found, *(records.whole(part, warn=warn) for part in parts)]) if share else None
     carry.write([run, *parts], file, (lambda line: _shared(told, line)) if told is not None else lambda line: line)
-    click.echo(f"written: {file} ({1 + len(parts)} run{'s' if parts else ''})")
     if told is not None:
         click.echo(f"replaced: {told.summary()}; read it before you give it away", err=True)
-    return 0
+    said = f"written: {file} ({1 + len(parts)} run{'s' if parts else ''})"
+    return _done([run, *parts], file, said, as_json)
 
 
 def _shared(share: Share, line: bytes) -> bytes:
@@ -213,13 +222,13 @@ def _shared(share: Share, line: bytes) -> bytes:
 
 @runs.command("import")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def import_run(file: Path) -> int:
+@JSON
+def import_run(file: Path, as_json: bool) -> int:
     """Take in a run that another diag wrote with `diag runs export`."""
     from diag.records import carry
 
-    for run in carry.read(file):
-        click.echo(f"read: {run}")
-    return 0
+    names = carry.read(file)
+    return _done(names, file, f"read: {', '.join(names)}", as_json)
 
 
 @runs.command()

@@ -290,7 +290,12 @@ def test_runs_are_compared_exported_and_taken_in(
     file = tmp_path / "run.tar.gz"
     assert "2 runs" in diag("runs", "export", stories.PLAYBOOK, str(file), "--share").out
     monkeypatch.setenv("DIAG_STATE_DIR", str(tmp_path / "other"))
-    assert diag("runs", "import", str(file)).code == 0
+    taken = json.loads(diag("runs", "import", str(file), "--json").out)
+    schema = json.loads((ROOT / "docs/schemas/runs-moved.json").read_text())
+    assert list(Draft202012Validator(schema).iter_errors(taken)) == []
+    assert taken["runs"] == [stories.PLAYBOOK, stories.BISECTION]
     told = json.loads(diag("report", "--json").out)
     assert told["parts"][0]["verdict"] == "culprit"
     assert "alice" not in json.dumps(told)
+    assert json.loads(diag("runs", "rm", stories.PLAYBOOK, "--json").out)["runs"] == [stories.PLAYBOOK]
+    assert [run.run for run in runs.listed()] == [stories.BISECTION]
