@@ -10,7 +10,7 @@ import click
 
 from diag.cli.common import JSON, console, print_json
 from diag.cli.runs import warn
-from diag.errors import PreconditionFailed, UsageError
+from diag.errors import UsageError
 
 if TYPE_CHECKING:
     from diag.records.runs import Whole
@@ -44,6 +44,7 @@ def report(
     Exit code: that of the run itself: 0 healthy, 1 a fault was found or the culprit named, 3 inconclusive.
     """
     from diag.report import run as reports
+    from diag.wholefile import becoming
 
     if markdown and as_json:
         raise UsageError("--markdown and --json both go to standard output.", next="Leave one of them out.")
@@ -58,7 +59,8 @@ def report(
     files = {html_file: _html, junit_file: _junit}
     for file, write in files.items():
         if file is not None:
-            _write(file, write(made, removed))
+            with becoming(file) as new:
+                new.write_text(write(made, removed), encoding="utf-8")
             click.echo(f"written: {file}", err=True)
     _show(
         made,
@@ -144,16 +146,3 @@ def shared_of(wholes: Sequence[Whole]) -> Share:
         except DiagError:
             documents.append({"facts": {"hostname": name}})
     return share.of_hosts(documents, hosts, share.key())
-
-
-def _write(file: Path, text: str) -> None:
-    """Whole, or not at all."""
-    new = file.with_name(f".{file.name}.new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(file)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise PreconditionFailed(
-            f"{file} cannot be written: {error.strerror}.", next="Name a file in a folder that is there and yours."
-        ) from None

@@ -16,6 +16,7 @@ from pathlib import Path
 from diag import paths
 from diag.errors import PreconditionFailed, UsageError
 from diag.records import ingest
+from diag.wholefile import becoming
 
 MAX_BYTES = 512 * 1024 * 1024
 """Of a journal that is taken in."""
@@ -27,21 +28,13 @@ Rewrite = Callable[[bytes], bytes]
 
 def write(runs: list[str], to: Path, rewrite: Rewrite = lambda line: line) -> None:
     """rewrite: of each line, for strangers. Whole, or not at all. Raises PreconditionFailed."""
-    new = to.with_name(f".{to.name}.new")
-    try:
-        with tarfile.open(new, "w:gz", compresslevel=6) as archive:
-            for run in runs:
-                journal = paths.state_dir() / "runs" / run / "journal.jsonl"
-                content = b"".join(rewrite(line) for line in journal.read_bytes().splitlines(keepends=True))
-                member = tarfile.TarInfo(f"{run}/journal.jsonl")
-                member.size, member.mode, member.mtime = len(content), 0o600, int(journal.stat().st_mtime)
-                archive.addfile(member, io.BytesIO(content))
-        new.replace(to)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise PreconditionFailed(
-            f"{to} cannot be written: {error.strerror}.", next="Name a file in a folder that is there and yours."
-        ) from None
+    with becoming(to) as new, tarfile.open(new, "w:gz", compresslevel=6) as archive:
+        for run in runs:
+            journal = paths.state_dir() / "runs" / run / "journal.jsonl"
+            content = b"".join(rewrite(line) for line in journal.read_bytes().splitlines(keepends=True))
+            member = tarfile.TarInfo(f"{run}/journal.jsonl")
+            member.size, member.mode, member.mtime = len(content), 0o600, int(journal.stat().st_mtime)
+            archive.addfile(member, io.BytesIO(content))
 
 
 def read(file: Path) -> list[str]:
