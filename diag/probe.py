@@ -10,19 +10,23 @@ import base64
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from diag.errors import DiagError, PackageNotInstalled
 from diag.fixes import catalogue
 from diag.hosts import courier
 from diag.hosts.transport import Transport
 from diag.serving.engine import NAMES, engine_of
-from diag.verdict import prompts
 from diag.verdict.host import HostReport, InstalledFault, ServerHealth
 
 __all__ = ["HostReport", "InstalledFault", "ServerHealth", "host"]
 
+if TYPE_CHECKING:
+    from diag.verdict import prompts
+
 TIMEOUT_S = 120.0
+DEFAULT_SUITE = "quick"
 
 Say = Callable[[str], None]
 
@@ -37,13 +41,15 @@ def host(
     say: Say = lambda line: None,
 ) -> HostReport:
     """Raises HostError of any kind, and PackageNotInstalled when `python` was named and has no engine."""
-    questions = prompts.load(suite_name)
+    if suite_name != DEFAULT_SUITE:
+        _suite(suite_name)  # it may be wrong, and that is said before anything is done
     files = sorted({fix.file for fix in catalogue.FIXES})
     say("reading the host")
     named = python if python is not None else transport.host.python
     args = {"files": files, "python": named, "verify_all": verify_all}
     asked = time.time()
-    document = courier.call(transport, "host", args, timeout_s=TIMEOUT_S)
+    document = courier.call(transport, "host", args, timeout_s=TIMEOUT_S, meanwhile=lambda: _suite(suite_name))
+    questions = _suite(suite_name)
     document["facts"]["clock_skew_s"] = _skew(document["facts"], asked, time.time())
     faults = tuple(_faults(document))
     if python is not None and not faults:
@@ -54,6 +60,13 @@ def host(
         )
     servers = tuple(_server(transport, facts, questions, ask, say) for facts in document["servers"])
     return HostReport(transport.host.name, document, faults, servers, questions.name, transport.host.expected)
+
+
+@lru_cache(maxsize=4)
+def _suite(name: str) -> prompts.Suite:
+    from diag.verdict import prompts  # what it needs takes as long to load as the host takes to answer
+
+    return prompts.load(name)
 
 
 def _skew(facts: Mapping[str, Any], asked: float, answered: float) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,18 @@ class _Told(logging.Handler):
         from diag.report.text import visible
 
         click.echo(click.style(visible(record.getMessage()), dim=True), err=True)
+
+
+@contextmanager
+def progress(first: str) -> Iterator[Callable[[str], None]]:
+    """A line that says what is being done, on a terminal; where there is none, its library is not loaded either."""
+    if not sys.stderr.isatty():
+        yield lambda line: None
+        return
+    from diag.report.text import visible
+
+    with console(stderr=True).status(visible(first)) as status:
+        yield lambda line: status.update(visible(line))
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from diag.cli.common import JSON, LIMIT, PYTHON, connected, console, print_json
+from diag.cli.common import JSON, LIMIT, PYTHON, connected, console, print_json, progress
 from diag.cli.probe_kernels import kernels
 from diag.cli.probe_prompts import prompts
 from diag.cli.probe_text import text
@@ -55,7 +55,6 @@ def host(
     from diag import probe as probing
     from diag.hosts import inventory
     from diag.report import host as report
-    from diag.report.text import visible
     from diag.verdict.findings import exit_code, findings
 
     options: dict[str, Any] = {
@@ -66,9 +65,8 @@ def host(
     }
     if inventory.load().is_group(name) or limit is not None:
         return _group(name, limit, options, share, as_json)
-    err = console(stderr=True)
-    with connected(name) as transport, err.status("connecting") as status:
-        seen = probing.host(transport, **options, say=lambda line: status.update(visible(line)))
+    with progress("connecting") as say, connected(name) as transport:
+        seen = probing.host(transport, **options, say=say)
         hosts = [transport.host]
     found = findings(seen)
     document = report.document(seen, found)

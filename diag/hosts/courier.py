@@ -55,6 +55,7 @@ def call(
     on_event: Callable[[dict[str, Any]], None] | None = None,
     python: str | None = None,
     sudo: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """The document that the probe returns.
 
@@ -62,9 +63,11 @@ def call(
     timeout_s: also holds on the host: the probe is ended there, and nothing of it stays.
     python:    this interpreter and no other (the engine's, for `kernels`), with its own environment.
     sudo:      as root, by `sudo -n`. Raises PreconditionFailed when that is refused.
+    meanwhile: done here while the host is at work.
     """
     deadline = time.monotonic() + timeout_s + GRACE_S
     with _start(transport, module, args, limit_s=timeout_s, python=python, sudo=sudo) as conversation:
+        meanwhile()
         while True:
             item = conversation.next(max(0.0, deadline - time.monotonic()))
             if isinstance(item, End):
