@@ -30,7 +30,7 @@ from benchmarks import verdict_corpus, verdict_outputs
 from benchmarks.verdict_outputs import EXAM, TUNE
 from benchmarks.verdict_train import visible, wrong_share
 from diag.lab.layout import model_dir
-from diag.verdict.compare import Score, judge_alone
+from diag.verdict.compare import MARGIN_NATS, Score, judge_alone
 from diag.verdict.reference import calibrate
 from diag.verdict.statistics import rate
 from diag.verdict.texts import Record, judge
@@ -155,10 +155,12 @@ def healthy_runs(cache: Path) -> list[str]:
     kinds = [judge_alone([Score(gap) for gap in row["gaps"]], None, margin.nats)[0] for row in judged]
     found = rate(sum(kind == "garbled" for kind in kinds), len(kinds))
     ties = sum(max(row["gaps"]) > 0 for row in judged)
+    by_constant = sum(max(row["gaps"]) > MARGIN_NATS for row in judged)
     print(
         f"\nHealthy runs in bfloat16, scored in float32: {found.garbled} of {found.tried} answers accused"
         f" ({found.low:.2%} to {found.high:.2%}), {ties} of them hold a near tie; margin {margin.nats:.3g} nats,"
         f" of a largest gap of {margin.largest_nats or 0:.3g} in {margin.tokens} tokens"
+        f" (the constant {MARGIN_NATS} accuses {by_constant})"
     )
     return [f"{found.garbled} of {found.tried} healthy runs are accused"] if found.share > 0.001 else []
 
