@@ -5,8 +5,9 @@ Each is written into the journal by the program that knows it; see diag.bisect.s
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 LOOK_TIMEOUT_S = 60.0
 MAX_PROMPT_CHARS = 2000
 MAX_REJECTED = 200
-MAX_VALUE = 500
+MAX_VALUE, MAX_FIELDS, MAX_NESTED = 500, 1000, 3
 MAX_FACTS_BYTES = 256 * 1024
 MAX_REPORT_BYTES = 2 * 1024 * 1024
 
@@ -90,16 +91,25 @@ def _look(link: Link) -> dict[str, Any] | DiagError:
 def in_force(info: Mapping[str, Any], first: Mapping[str, Any] | None) -> dict[str, Any]:
     """For a trial's details, what the server says of its configuration: whole, or what differs from the `first` one.
 
-    Single values only: what is nested are states and counters, and large."""
+    Single values only, of nested ones by a dotted name; lists are states and counters, and large."""
     is_secret = bundle.load("probes._proc").is_secret
-    told = {name: "***" if is_secret(name, str(value)) else value for name, value in info.items() if _is_single(value)}
+    singles = dict(itertools.islice(_singles(info, ""), MAX_FIELDS))
+    told = {name: "***" if is_secret(name, str(value)) else value for name, value in singles.items()}
     if first is None:
         return {"server_info": told} if told else {}
     return {"server_info_changed": {name: value for name, value in told.items() if first.get(name) != value}}
 
 
-def _is_single(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) < MAX_VALUE)
+def _singles(info: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in info.items():
+        if isinstance(value, Mapping) and prefix.count(".") < MAX_NESTED:
+            yield from _singles(value, f"{prefix}{name}.")
+        elif (
+            value is None
+            or isinstance(value, bool | int | float)
+            or (isinstance(value, str) and len(value) < MAX_VALUE)
+        ):
+            yield f"{prefix}{name}", value
 
 
 def report(journal: Journal, document: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ PACKAGES = (
 )
 """Of an environment's hundreds those that an issue is asked for."""
 
-OWN = {"port", "nccl_port", "random_seed", "dist_init_addr", "last_gen_throughput"}
+OWN = {"port", "nccl_port", "random_seed", "dist_init_addr", "last_gen_throughput", "started_at_unix"}
 """What every start has anew."""
 
 MAX_CHANGED = 40
@@ -89,13 +89,17 @@ def in_force(shown: Sequence[TrialRow], bodies: Mapping[int, Mapping[str, Any]])
     if number is None:
         return None
     told, healthy = infos[number], infos[good] if good is not None else {}
-    both = {*told, *healthy} - OWN if healthy and bad else set()
+    both = {name for name in (*told, *healthy) if _last(name) not in OWN} if healthy and bad else set()
     names = sorted(name for name in both if told.get(name) != healthy.get(name))
     return {
         "trial": number,
-        "telling": {name: told[name] for name in TELLING if told.get(name) is not None},
+        "telling": {name: value for name, value in told.items() if _last(name) in TELLING and value is not None},
         "differs": [[name, healthy.get(name), told.get(name)] for name in names[:MAX_CHANGED]],
     }
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _info(bodies: Mapping[int, Mapping[str, Any]], number: int, shown: Sequence[TrialRow]) -> dict[str, Any]:

@@ -20,6 +20,8 @@ def test_what_is_in_force_is_whole_once_and_then_what_differs() -> None:
     assert telling.in_force({**info, "budget": 16}, first) == {"server_info_changed": {"budget": 16}}
     assert telling.in_force(info, first) == {"server_info_changed": {}}
     assert telling.in_force({}, None) == {}
+    nested = {"vllm_config": {"cache_config": {"cache_dtype": "fp8", "blocks": [1]}, "a": {"b": {"c": {"d": 1}}}}}
+    assert telling.in_force(nested, None)["server_info"] == {"vllm_config.cache_config.cache_dtype": "fp8"}
 
 
 def test_of_too_much_the_largest_part_goes_and_is_named() -> None:
