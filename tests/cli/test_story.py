@@ -19,6 +19,7 @@ import pytest
 
 from diag.lab.layout import Lab
 from tests.lab_fixture import Ran, command
+from tests.report import browser
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
@@ -127,6 +128,26 @@ def test_bisect_ends_with_the_equality(diag: Diag, lab: Lab, story: Path) -> Non
     journal = [json.loads(line) for line in Path(told["journal"]).read_text().splitlines()]
     kinds = [e["kind"] for e in journal if e["kind"] not in ("facts", "outlook", "report")]
     assert kinds == ["start", *["trial"] * len(told["trials"]), "verdict"]
+
+
+def test_its_report_holds_all_that_was_seen(diag: Diag, lab: Lab, tmp_path: Path) -> None:
+    page = tmp_path / "story.html"
+    made = document(diag("report", "--html", str(page), "--json"), "report")
+    assert made["not_recorded"] == []
+    assert made["answer"][0].startswith("CULPRIT")
+    assert [rate["garbled"] == rate["tried"] for rate in made["rates"]] == [True, False]
+    assert made["posterior"][-1]["standing"][0] == ["budget + 1 != block_size", 1.0]
+    assert made["in_force"]["telling"]["attention_backend"] == "triton"
+    assert made["texts"][0]["gaps_nats"]
+    assert made["texts"][0]["pieces"]
+    assert ["packages", "sglang 0.5.12"] in made["facts"][0]["lines"]
+    assert page.stat().st_size < 1.5 * 1024 * 1024
+    program = browser.find()
+    if program is not None:  # looked at more closely in tests/report
+        with browser.opened(program, tmp_path / "profile") as opened, opened.page(page, 390, "dark") as shown:
+            assert shown.complaints() == []
+            assert shown.value("document.documentElement.scrollWidth") <= 390
+            shown.screenshot(Path("build/screenshots/lab-390-dark.png"))
 
 
 def test_status_before(diag: Diag, lab: Lab) -> None:
