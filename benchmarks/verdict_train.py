@@ -87,12 +87,10 @@ def described(text: str, tables: features.Tables) -> list[tuple[float, ...]]:
 
 def foreign(sample: verdict_corpus.Sample, tables: features.Tables) -> list[tuple[float, ...]]:
     """As of a language that has no word list: what the trees are told of languages that nobody has heard of."""
-    known, gone = features.languages, _RELATED.get(sample.language, {sample.language.split("_")[0]})
-    try:
-        features.languages = lambda words, script: tuple(c for c in known(words, script) if c not in gone)
-        return described(sample.text, tables)
-    finally:
-        features.languages = known
+    pieces = chunks(trimmed(sample.text))
+    gone = frozenset(_RELATED.get(sample.language, {sample.language.split("_")[0]}))
+    lists = features.spoken(pieces, without=gone)
+    return [window.values for window in features.windows(sample.text, pieces, lists, tables)] if pieces else []
 
 
 def wrong_windows(row: dict[str, Any], tables: features.Tables, vocabulary: Vocabulary) -> list[tuple[float, ...]]:

@@ -98,18 +98,19 @@ class Spoken:
         return min(found for code in self.languages if (found := ranks(code).get(word.plain)) is not None)
 
 
-def spoken(pieces: Sequence[Chunk], language: str = "") -> dict[str, Spoken]:
-    """By script, from the words of the whole text. language: the code of one that the text is said to be in."""
+def spoken(pieces: Sequence[Chunk], language: str = "", without: frozenset[str] = frozenset()) -> dict[str, Spoken]:
+    """By script, from the words of the whole text. language: the code of one that the text is said to be in; without:
+    codes of languages that are taken to have no word list."""
     words = defaultdict(list)
     for piece in pieces:
         if piece.build.kind in ("word", "joined"):
             for word in piece.build.words:
                 words[word.script].append(word.plain)
-    return {script: _lists(script, found, language) for script, found in words.items() if script in SPACED}
+    return {script: _lists(script, found, language, without) for script, found in words.items() if script in SPACED}
 
 
-def _lists(script: str, words: list[str], language: str) -> Spoken:
-    codes = languages(words, script)
+def _lists(script: str, words: list[str], language: str, without: frozenset[str]) -> Spoken:
+    codes = tuple(code for code in languages(words, script) if code not in without)
     if language in of_script(script) and language not in codes:
         codes = (*codes, language)
     borrowed = ("en",) if script == "LATIN" and codes and "en" not in codes else ()
