@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import threading
 import time
@@ -19,6 +20,8 @@ MEMORY_BYTES = 8 << 20
 FILE_BYTES = 4 << 20
 LINE_CHARS = 2000
 OLD_S = 7 * 86400.0
+# The last line of a traceback, or of a log: at the beginning of a line, or behind a level, a time, a process's name.
+_ERROR = re.compile(rb"(?:^|[\]) ])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^\r\n]+)", re.M)
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -77,6 +80,16 @@ class Log:
         shown = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in kept.split(b"\n"))
         full = [line for line in shown if line.strip()]
         return [_proc.hide(_proc.text(line[:LINE_CHARS]), self.hidden) for line in full[max(0, len(full) - lines) :]]
+
+    def told(self, lines: int) -> List[str]:
+        """As `last`; before that "first error: ...", where the first one that is kept is not among them. Of engines with
+        several processes the last lines only say that another one has failed."""
+        tail = self.last(lines)
+        with self._lock:
+            found = _ERROR.search(self._kept)
+            first = b"" if found is None else bytes(found.group(1)[:LINE_CHARS])
+        shown = _proc.hide(_proc.text(first.rstrip()), self.hidden)
+        return tail if not shown or any(shown in line for line in tail) else ["first error: " + shown, *tail]
 
     def close(self) -> None:
         """Wait for the last lines; the pipe ends with the last process of the server. The files go."""

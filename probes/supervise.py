@@ -203,7 +203,7 @@ class Supervisor:
         return "asked" if message.get("cmd") == "stop" else None
 
     def _outcome(self, reason: str, stopped: Json) -> Json:
-        tail = self.log.last(self.log_lines)
+        tail = self.log.told(self.log_lines)
         command = " ".join(_proc.hide_argv(self.argv))
         if reason == "died":
             died = _death(self.server.returncode, time.monotonic() - self.begun, tail)

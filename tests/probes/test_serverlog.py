@@ -59,6 +59,24 @@ def test_no_secret_is_written_however_it_is_cut() -> None:
     assert kept("run-1").endswith(b"end")
 
 
+def test_the_first_error_is_told_where_the_last_lines_do_not_have_it() -> None:
+    """As a vLLM whose engine process fails ends with many lines of the one that waited for it."""
+    log = _serverlog.Log({"hush-hush"})
+    log.add(b"INFO loading\n(EngineCore pid=7) Traceback (most recent call last):\n(EngineCore pid=7)   File x\n")
+    assert log.told(2) == log.last(2)
+    log.add(b"(EngineCore pid=7) AssertionError: Error in memory profiling, hush-hush.\r\n" + b"(Api pid=1) at\n" * 50)
+    log.add(b"(Api pid=1) RuntimeError: Engine core initialization failed.\n")
+    first = "first error: AssertionError: Error in memory profiling, ***."
+    assert log.told(2) == [first, "(Api pid=1) at", "(Api pid=1) RuntimeError: Engine core initialization failed."]
+    assert log.told(60)[0] == "INFO loading"  # it is among them
+    plain = _serverlog.Log(set())
+    plain.add(b"[2026-11-30 01:00:00] ERROR torch.cuda.OutOfMemoryError: out of memory\n" + b"x\n" * 9)
+    assert plain.told(1) == ["first error: torch.cuda.OutOfMemoryError: out of memory", "x"]
+    plain = _serverlog.Log(set())
+    plain.add(b"no MyError here, Error: no\n" + b"x\n" * 9)
+    assert plain.told(1) == ["x"]
+
+
 @pytest.mark.parametrize("broken", ["a file", "a link", "a full disk"])
 def test_what_cannot_be_written_costs_nothing(
     broken: str, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
