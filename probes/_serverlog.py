@@ -82,8 +82,8 @@ class Log:
         return [_proc.hide(_proc.text(line[:LINE_CHARS]), self.hidden) for line in full[max(0, len(full) - lines) :]]
 
     def told(self, lines: int) -> List[str]:
-        """As `last`; before that "first error: ...", where the first one that is kept is not among them. Of engines with
-        several processes the last lines only say that another one has failed."""
+        """As `last`; before that "first error: ...", where the first one that is kept is not among them. Of engines
+        with several processes the last lines only say that another one has failed."""
         tail = self.last(lines)
         with self._lock:
             found = _ERROR.search(self._kept)
