@@ -130,11 +130,13 @@ def test_probe_prompts_asks_and_scores_it(running: server.Server, tmp_path: Path
     assert {each["rule"] for answer in document["answers"] for each in answer["evidence"]} <= {"salad"}
 
 
-def test_probe_host_judges_it(running: server.Server, transport: Transport) -> None:
+def test_probe_host_judges_it(running: server.Server, transport: Transport, tmp_path: Path) -> None:
     """That one alone: `probe host` asks every server of the machine."""
     (facts,) = [one for one in reaping.servers(transport)["servers"] if one["port"] == running.port]
     assert facts["engine"] == "vllm"
-    seen = probe._server(transport, facts, prompts.load("quick"), True, lambda line: None)
+    (tmp_path / "one.yaml").write_text(json.dumps(SUITE))
+    suite = prompts.load(str(tmp_path / "one.yaml"))
+    seen = probe._server(transport, facts, suite, True, lambda line: None)
     assert seen.unknown == ""
     assert seen.effective["speculative_config"] == json.loads(NGRAM)
     assert {text.kind for text in seen.texts} == {"plausible"}
