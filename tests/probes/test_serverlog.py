@@ -120,10 +120,13 @@ def test_the_log_of_a_server_whose_output_somebody_else_reads_is_that(state: Pat
         told: dict[str, Any] = reap.log_of(server.pid, 5, "run-1")
         assert told["lines"] == []
         assert "read it where it was started" in told["why"]
-        _serverlog.Log(set(), "run-1").drain(server)
+        log = _serverlog.Log(set(), "run-1")
+        log.drain(server)
         path = _serverlog.files("run-1")[1]
-        while not kept("run-1"):
-            pass
+        while not kept("run-1").endswith(b"b\n"):
+            assert server.poll() is None
         assert reap.log_of(server.pid, 1, "run-1") == {"source": path, "lines": ["b"], "why": None}
         assert server.stdin is not None
         server.stdin.close()
+        assert log._thread is not None
+        log._thread.join()
