@@ -10,8 +10,13 @@ pytest_plugins = ["tests.lab_fixture"]
 
 # What these start and end are processes of this machine, and some of them look at all that run: one after the other.
 MACHINE = (
-    *(f"tests/{folder}/" for folder in ("bisect/over", "cli", "fixes", "hosts", "lab", "playbook", "probes", "serving")),
+    *(f"tests/{folder}/" for folder in ("bisect/over", "cli", "fixes", "hosts", "lab", "probes", "serving")),
     *(f"tests/bisect/test_{name}.py" for name in ("real_hosts", "requests", "command", "several_hosts")),
+    *(
+        f"tests/playbook/test_{name}.py"
+        for name in ("kill_9_playbook", "link", "playbooks_lab", "several", "story_toy")
+    ),
+    "tests/playbook/test_undo.py",
     "tests/source/test_source_commands.py",
     "tests/docs/test_first_ten_minutes.py",
 )
