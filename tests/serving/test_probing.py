@@ -158,6 +158,9 @@ def test_the_cheap_leads_are_said(served: Callable[[Fake], str]) -> None:
     wrong = Fake(text=GOOD + " And more", chat_tokens=14, info={"version": "1", "dtype": "float16"})
     with opened(served(wrong)) as endpoint, opened(served(Fake())) as reference:
         found = probe(endpoint, SUITE, reference=reference)
+    (chat,) = [answer for answer in found.answers if answer.how == "chat"]
+    assert (chat.verdict, chat.evidence[0].rule) == ("garbled", "chat-template")
+    assert chat.evidence[0].numbers == {"prompt_tokens": 14, "reference_prompt_tokens": 9}
     states = {lead.id: lead.state for lead in found.leads}
     assert states == {
         "chat-template": "found",
