@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from diag.bisect.expr import CannotTell
 from diag.bisect.link import Link
-from diag.errors import DiagError, HostError, Interrupted
+from diag.errors import DiagError, HostError, Interrupted, PreconditionFailed
 from diag.hosts.holding import held
 from diag.playbook import undo
 from diag.playbook.kind import Result
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from diag.hosts.transport import Transport
 
 RETRIES = 3
+SETTLE_S = (1.0, 2.0, 4.0)
+"""Waits of a step that was cut off in an earlier session: a program that it had sent may still be at work there."""
 RETRY_WAIT_S = 2.0
 """Before a lost link is made again to give things back; longer each time."""
 
@@ -124,11 +126,12 @@ class Course:
             self.record.step(step.id, step.kind.name, "skipped", why=why)
             self.listener.step_ends(self.host, step, "skipped", None, why)
             return
+        cut_off = self.record.past.state(step.id) != ""
         self.record.step(step.id, step.kind.name, "begun")
         self.listener.step_starts(self.host, step)
         state, reason = "done", ""
         try:
-            result = step.kind.act(step.params, stage)
+            result = self._act(step, stage, SETTLE_S if cut_off else ())
         except AssertionFalse as error:
             state, result = "failed", error.result
         except (HostError, Interrupted) as error:
@@ -140,6 +143,14 @@ class Course:
             result = Result(error.what, {"exit_code": error.exit_code}, error.exit_code, said=_told(error))
         self.record.result(step.id, step.kind.name, state, result, time.monotonic() - began, reason)
         self.listener.step_ends(self.host, step, state, result, reason)
+
+    def _act(self, step: Step, stage: Stage, waits_s: Sequence[float]) -> Result:
+        for wait_s in waits_s:
+            try:
+                return step.kind.act(step.params, stage)
+            except PreconditionFailed:
+                time.sleep(wait_s)
+        return step.kind.act(step.params, stage)
 
     def _left_out(self, step: Step, stage: Stage) -> str | None:
         """Why the step is not done; None where it is."""
@@ -173,9 +184,13 @@ class Course:
     def _take_back_the_unfinished(self) -> None:
         """What an earlier session left: a step that was under way is done again from its beginning, and a server did
         not outlive that session. A fix that was made stays."""
-        for change in reversed(self.record.in_force()):
-            if self.record.past.state(change.step) != "done" or change.undo["do"] == STOP:
-                self._undo(change, RESUMED)
+        for wait_s in (*SETTLE_S, 0.0):
+            for change in reversed(self.record.in_force()):
+                if self.record.past.state(change.step) != "done" or change.undo["do"] == STOP:
+                    self._undo(change, RESUMED)
+            if not self.left:
+                return
+            time.sleep(wait_s)
 
     def _give_back(self, by: str, *, all_of_it: bool = False) -> None:
         for change in reversed(self.record.in_force()):
