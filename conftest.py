@@ -16,7 +16,6 @@ MACHINE = (
         f"tests/playbook/test_{name}.py"
         for name in ("kill_9_playbook", "link", "playbooks_lab", "several", "story_toy")
     ),
-    "tests/playbook/test_undo.py",
     "tests/source/test_source_commands.py",
     "tests/docs/test_first_ten_minutes.py",
 )
