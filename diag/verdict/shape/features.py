@@ -7,7 +7,7 @@ worst of its parts, since a text that goes wrong begins well.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from diag.verdict.shape import flow, junctions
 from diag.verdict.shape.chunks import Chunk, Word
-from diag.verdict.shape.words import SPACED, frequent, known, languages, of_script, ranks
+from diag.verdict.shape.words import SPACED, known, languages, of_script, ranks
 
 WINDOW, STRIDE = 40, 20
 
@@ -74,28 +74,32 @@ class Tables:
 
 @dataclass(frozen=True)
 class Spoken:
-    """The word lists that a script's words are looked up in; empty ones where no language was recognised."""
+    """The word lists that a script's words are looked up in; empty ones where no language was recognised. ranks: of
+    the frequent words of all its languages."""
 
     languages: tuple[str, ...]
-    frequent: tuple[frozenset[str], ...]
+    ranks: Mapping[str, str]
     known: tuple[frozenset[str], ...]
 
     def says(self, word: Word) -> str:
         """The column of a word of its own: frequent, known, unknown ..."""
         if not self.languages:
             return "odd-case" if word.case == "mixed" else "no-language"
-        heard = any(word.plain in words for words in self.frequent)
-        if word.case == "mixed":
-            return "known-odd-case" if heard or any(word.plain in words for words in self.known) else "odd-case"
-        if heard:
+        heard = word.plain in self.ranks
+        if heard and word.case != "mixed":
             return "frequent"
-        if any(word.plain in words for words in self.known):
+        known = heard or self._knows(word.plain)
+        if word.case == "mixed":
+            return "known-odd-case" if known else "odd-case"
+        if known:
             return "known"
         return "unknown-name" if word.case == "title" else "unknown"
 
-    def rank(self, word: Word) -> str:
-        """Of a frequent word: the highest that a language gives it."""
-        return min(found for code in self.languages if (found := ranks(code).get(word.plain)) is not None)
+    def _knows(self, plain: str) -> bool:
+        for words in self.known:  # noqa: SIM110 (called for every word; a generator takes twice as long)
+            if plain in words:
+                return True
+        return False
 
 
 def spoken(pieces: Sequence[Chunk], language: str = "", without: frozenset[str] = frozenset()) -> dict[str, Spoken]:
@@ -114,7 +118,7 @@ def _lists(script: str, words: list[str], language: str, without: frozenset[str]
     if language in of_script(script) and language not in codes:
         codes = (*codes, language)
     borrowed = ("en",) if script == "LATIN" and codes and "en" not in codes else ()
-    return Spoken(codes, tuple(frequent(c) for c in codes), tuple(known(c) for c in (*codes, *borrowed)))
+    return Spoken(codes, ranks(codes), tuple(known(c) for c in (*codes, *borrowed)))
 
 
 def windows(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], tables: Tables) -> list[Window]:
@@ -204,7 +208,7 @@ def _counted(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], table
             word = build.words[0]
             column = _said(word, lists, unknown)
             names.append(column)
-            symbol = lists[word.script].rank(word) if column == "frequent" else column
+            symbol = lists[word.script].ranks[word.plain] if column == "frequent" else column
         if build.code:
             names.append("code")
         if build.replaced:
@@ -227,8 +231,9 @@ def flow_symbols(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken]) -
     for piece in pieces:
         symbol: str = piece.build.kind
         if symbol == "word":
-            column = _said(piece.build.words[0], lists, unknown)
-            symbol = lists[piece.build.words[0].script].rank(piece.build.words[0]) if column == "frequent" else column
+            word = piece.build.words[0]
+            column = _said(word, lists, unknown)
+            symbol = lists[word.script].ranks[word.plain] if column == "frequent" else column
         said.append(symbol)
     return [symbol for some in flow.symbols(pieces, said, text) for symbol in some]
 

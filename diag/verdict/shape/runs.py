@@ -73,7 +73,7 @@ def longest_loop(text: str) -> tuple[int, int, int] | None:
     for period in range(2, min(LONGEST_PERIOD, len(codes) // 3) + 1):
         breaks = np.flatnonzero(codes[period:] != codes[:-period])
         edges = np.concatenate(([-1], breaks, [len(codes) - period]))
-        at = int(np.argmax(np.diff(edges)))
+        at = int((edges[1:] - edges[:-1]).argmax())
         start, matched = int(edges[at]) + 1, int(edges[at + 1] - edges[at]) - 1
         length = matched + period
         if matched >= 2 * period and (best is None or length > 1.2 * (best[1] - best[0])):

@@ -71,20 +71,20 @@ def known(code: str) -> frozenset[str]:
     return frozenset(word for bucket in _list(code, "large" if code == "en" else "small") for word in bucket)
 
 
-@lru_cache(maxsize=64)
-def frequent(code: str) -> frozenset[str]:
-    return frozenset(_first(code, FREQUENT))
-
-
 RANKS = (12, 60, 300, FREQUENT)
 """A frequent word is of the first rank among the twelve most frequent ones of its language, and so on."""
 
 
-@lru_cache(maxsize=64)
-def ranks(code: str) -> dict[str, str]:
-    """Frequent word -> its rank: "w0" for the most frequent ones to "w3"."""
-    words = _first(code, FREQUENT)
-    return {word: f"w{next(n for n, last in enumerate(RANKS) if at < last)}" for at, word in enumerate(words)}
+@lru_cache(maxsize=128)
+def ranks(codes: tuple[str, ...]) -> dict[str, str]:
+    """Frequent word -> its rank, the highest that one of these languages gives it: "w0" for the most frequent ones to
+    "w3"."""
+    found: dict[str, str] = {}
+    for code in codes:
+        for at, word in enumerate(_first(code, FREQUENT)):
+            rank = f"w{next(n for n, last in enumerate(RANKS) if at < last)}"
+            found[word] = min(rank, found.get(word, rank))
+    return found
 
 
 @lru_cache(maxsize=16)
