@@ -13,8 +13,10 @@ from diag.lab.layout import Lab
 from tests.lab_fixture import Ran
 
 PAGE = ROOT / "docs/first-ten-minutes.md"
-# Run elsewhere: the whole search by tests/cli/test_story.py; the end of the lab by its own tests.
+# Run elsewhere: the whole search, and the look at the mended source, by tests/cli/test_story.py with two prompts; the end
+# of the lab by its own tests.
 ELSEWHERE = ("bisect lab --plan ddtree-garble", "lab down", "bisect --resume RUN")
+MENDED = "# exit code 0: clean"
 
 
 def _typed() -> list[tuple[str, list[str], int]]:
@@ -22,7 +24,8 @@ def _typed() -> list[tuple[str, list[str], int]]:
     found = []
     for line, words in commands(PAGE):
         told = re.search(r"# exit code (\d)", line.text)
-        if "gpu1" not in words and " ".join(words) not in ELSEWHERE and words[0] != "completion":
+        elsewhere = " ".join(words) in ELSEWHERE or MENDED in line.text
+        if "gpu1" not in words and not elsewhere and words[0] != "completion":
             found.append((line.text, words, int(told[1]) if told else 0))
     return found
 
@@ -30,6 +33,7 @@ def _typed() -> list[tuple[str, list[str], int]]:
 def test_the_page_has_what_is_run_elsewhere() -> None:
     whole = {" ".join(words) for _, words in commands(PAGE)}
     assert set(ELSEWHERE) <= whole
+    assert MENDED in PAGE.read_text()
 
 
 @pytest.mark.lab
