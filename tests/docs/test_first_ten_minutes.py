@@ -13,8 +13,8 @@ from diag.lab.layout import Lab
 from tests.lab_fixture import Ran
 
 PAGE = ROOT / "docs/first-ten-minutes.md"
-# Run elsewhere: the whole search, and the look at the mended source, by tests/cli/test_story.py with two prompts; the end
-# of the lab by its own tests.
+# Run elsewhere: the whole search, and the look at the mended source, by tests/cli/test_story.py with two prompts; the
+# end of the lab by its own tests.
 ELSEWHERE = ("bisect lab --plan ddtree-garble", "lab down", "bisect --resume RUN")
 MENDED = "# exit code 0: clean"
 
