@@ -130,7 +130,7 @@ def bisection(state: Path, run: str = BISECTION, words: str = "A poemownersWrite
         "source": {
             "fault": "mask-indptr",
             "state": "present",
-            "path": "/home/alice/venv/lib/python3.12/site-packages/sglang/a.py",
+            "path": "/home/alice/projects/serving/november/attention/venv/lib64/python3.12/site-packages/sglang/a.py",
             "version": "sglang 0.5.12",
             "sha256": "ab" * 32,
             "sites": [{"line": 364, "symbol": "init_forward_metadata", "text": "    mask = a < b  # <script>"}],
