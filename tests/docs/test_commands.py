@@ -25,6 +25,7 @@ FOREIGN = {
     *("--speculative-eagle-topk", "--speculative-num-draft-tokens", "--speculative-"),
     *("--api-key", "--kv-cache-memory-bytes"),
     *(flag.split(".")[0] for engine in suspects.engines() for s in suspects.table(engine).suspect for flag in s.flags),
+    *("--clean", "--repeats", "--releases", "--lab"),  # of benchmarks
     *("--lab-fault", "--lab-fault-chance", "--lab-fault-above", "--lab-fault-past"),
 }
 
