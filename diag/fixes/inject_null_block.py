@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from diag.errors import FileNotAsExpected
 from diag.fixes.entry import Fix
+from diag.fixes.injection import inject
 from diag.source.detect import BOM, Detection, Site
 from diag.source.syntax import split_lines
 
@@ -38,21 +38,13 @@ def _site(number: int, line: str) -> Site:
 
 def put_in(text: str) -> str:
     """The text with one line before that one. Raises FileNotAsExpected where `state` is not present."""
-    found = state(text)
-    if found.state != "present":
-        raise FileNotAsExpected(
-            "The source is not what the injection was made for.",
-            details=[f"{found.state}: {found.why}"],
-            next="It needs vLLM 0.9 to 0.25.",
-        )
-    body = text.removeprefix(BOM)
-    lines = re.split("(?<=\n)", body)
-    at = found.sites[0].line - 1
-    line = lines[at]
-    indent, ending = line[: len(line) - len(line.lstrip())], line[len(line.rstrip("\r\n")) :]
+    return inject(text, state(text), "It needs vLLM 0.9 to 0.25.", _with_null_block)
+
+
+def _with_null_block(line: str) -> tuple[str, str]:
+    indent = line[: len(line) - len(line.lstrip())]
     hit = "[self.block_pool.null_block, *group[1:]] if len(group) > 1 else group"
-    added = f"{indent}computed_blocks = tuple({hit} for group in computed_blocks)  {MARK}{ending}"
-    return text[: len(text) - len(body)] + "".join([*lines[:at], added, *lines[at:]])
+    return f"{indent}computed_blocks = tuple({hit} for group in computed_blocks)  {MARK}", line
 
 
 FIX = Fix(

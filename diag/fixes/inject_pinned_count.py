@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from diag.errors import FileNotAsExpected
 from diag.fixes.entry import Fix
+from diag.fixes.injection import inject
 from diag.source.detect import BOM, Detection, Site, detect
 from diag.source.syntax import split_lines
 from diag.source.verify_width import CLASS
@@ -34,21 +34,8 @@ def state(text: str) -> Detection:
 
 def pin(text: str) -> str:
     """The text with that line changed. Raises FileNotAsExpected where `state` is not present."""
-    found = state(text)
-    if found.state != "present":
-        raise FileNotAsExpected(
-            "The source is not what the injection was made for.",
-            details=[f"{found.state}: {found.why}"],
-            next="It needs a release in which mask-indptr is present: 0.4.3 to 0.5.16.",
-        )
-    body = text.removeprefix(BOM)
-    lines = re.split("(?<=\n)", body)
-    at = found.sites[0].line - 1
-    line = lines[at]
-    ending = line[len(line.rstrip("\r\n")) :]
-    head = line[: line.index("=") + 1]
-    lines[at] = f"{head} {COUNT}  {MARK}{ending}"
-    return text[: len(text) - len(body)] + "".join(lines)
+    needs = "It needs a release in which mask-indptr is present: 0.4.3 to 0.5.16."
+    return inject(text, state(text), needs, lambda line: [f"{line[: line.index('=') + 1]} {COUNT}  {MARK}"])
 
 
 FIX = Fix(
