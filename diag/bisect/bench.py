@@ -15,18 +15,16 @@ from typing import Any
 
 import httpx
 
-from diag import bundle
-from diag.bisect import asking, refused, signatures
-from diag.bisect.decision import Next, same_config
+from diag.bisect import asking, seen
+from diag.bisect.decision import Next
 from diag.bisect.executor import Cancelled
-from diag.bisect.expr import Value
 from diag.bisect.link import Link
 from diag.bisect.ours import is_ours
 from diag.bisect.plan import Plan
 from diag.bisect.run import Listener
-from diag.bisect.space import Config, describe, level_text, same
+from diag.bisect.space import Config
 from diag.bisect.trial import Outcome, Trial
-from diag.errors import DiagError, HostError, PreconditionFailed, ServerDied, ServerNotHealthy, UsageError
+from diag.errors import DiagError, HostError, ServerDied, ServerNotHealthy, UsageError
 from diag.hosts import courier
 from diag.hosts.holding import held
 from diag.hosts.inventory import Host
@@ -133,7 +131,7 @@ class ServerBench:
         except (ServerDied, ServerNotHealthy) as error:
             if is_ours(error):
                 raise
-            return self._not_started(number, step, error, began)
+            return seen.not_started(self._plan, step, error, number=number, total_s=time.monotonic() - began)
         try:
             texts, reference, info = self._ask(running.server, step.config)
         except BaseException as error:
@@ -156,32 +154,19 @@ class ServerBench:
         began: float,
     ) -> Trial:
         plan, server = self._plan, running.server
-        reported = plan.reported(info)
-        outcome, reason, signature = _outcome(texts, server.stopped, same_config(step.config, plan.space.good))
-        if outcome is Outcome.PASS and self._reference is None:
+        if self._reference is None and seen.outcome(texts, server.stopped, plan.space, step.config)[0] is Outcome.PASS:
             self._reference = reference  # of the first healthy trial, and kept from then on
-        return Trial(
+        told = {**seen.told(running.launch), **self._in_force(info), asking.MARGIN: reference.margin.to_json()}
+        return seen.trial(
+            plan,
+            step,
+            texts,
+            info,
+            server.stopped,
             number=number,
-            purpose=step.purpose,
-            config=step.config,
-            effective=plan.space.effective(step.config, reported),
-            outcome=outcome,
-            texts=tuple(texts),
-            reason=reason,
-            warnings=(
-                *_not_as_asked(step.config, reported),
-                *asking.warnings(plan, step.config),
-                *_left_behind(server.stopped),
-            ),
             start_s=server.ready_after_s if len(running.asked) == 1 else 0.0,
             total_s=time.monotonic() - began,
-            details={
-                **_told(running.launch),
-                "stopped": server.stopped,
-                **self._in_force(info),
-                asking.MARGIN: reference.margin.to_json(),
-            },
-            signature=signature,
+            details=told,
         )
 
     def _in_force(self, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,28 +269,6 @@ class ServerBench:
         if self._cancelled.is_set():
             raise Cancelled
 
-    def _not_started(self, number: int, step: Next, error: PreconditionFailed, began: float) -> Trial:
-        """Raises for the good and the failing end: without both there is nothing to compare. Else a skipped trial."""
-        space = self._plan.space
-        refusal = refused.read(error.details, space)
-        for end, name in ((space.good, "good"), (space.bad, "failing")):
-            if all(same(step.config[k], end[k]) for k in end):
-                why = f"{refusal.why} " if refusal is not None else ""
-                error.what = f"The {name} configuration ({describe(end)}) does not start. {why}{error.what}"
-                error.next = refusal.next if refusal is not None else error.next
-                raise error
-        return Trial(
-            number=number,
-            purpose=step.purpose,
-            config=step.config,
-            effective=space.effective(step.config, {}),
-            outcome=Outcome.SKIP,
-            reason=refusal.why if refusal is not None else error.what,
-            total_s=time.monotonic() - began,
-            details={"log": error.details},
-            signature="does not start",
-        )
-
 
 def _effective(server: Server) -> dict[str, Any]:
     """What it says is in force; {} where it says nothing any more, which the texts then show, or how it ended."""
@@ -313,39 +276,3 @@ def _effective(server: Server) -> dict[str, Any]:
         return server.client.server_info()
     except httpx.HTTPError:
         return {}
-
-
-def _told(launch: Launch) -> dict[str, Any]:
-    """The command as it goes into journal and report: secrets hidden by the same rule as what a host says."""
-    proc = bundle.load("probes._proc")
-    env = {name: "***" if proc.is_secret(name, value) else value for name, value in launch.env.items()}
-    return {"argv": proc.hide_argv(launch.argv), "env": env}
-
-
-def _outcome(texts: list[TextVerdict], stopped: Mapping[str, Any], is_good: bool) -> tuple[Outcome, str, str]:
-    """(outcome, why, signature). To die is a failure of its own kind, unless texts were garbled before; a good
-    configuration that dies has only given no answers, and is asked once more."""
-    bad = [text for text in texts if not text.healthy]
-    died, signature = stopped.get("died"), signatures.of_texts(texts)
-    if died and not signatures.is_of_text(signature):
-        how = f"signal {died['signal']}" if died.get("signal") else f"exit code {died.get('exit_code')}"
-        signature = signatures.of_death(died.get("log") or [], how)
-        return Outcome.SKIP if is_good else Outcome.FAIL, f"the server died while it was asked ({signature})", signature
-    if not bad:
-        return Outcome.PASS, "every text healthy", ""
-    worst = max(bad, key=lambda text: text.worst_gap_nats or 0.0)
-    reason = f"{len(bad)} of {len(texts)} texts; {worst.prompt} ({worst.how}): {worst.why}"
-    return Outcome.FAIL, reason, signature
-
-
-def _not_as_asked(config: Mapping[str, Value], reported: Mapping[str, Value]) -> tuple[str, ...]:
-    return tuple(
-        f"{name}: asked for {level_text(level)}, in force is {level_text(reported[name])}"
-        for name, level in config.items()
-        if name in reported and not same(reported[name], level)
-    )
-
-
-def _left_behind(stopped: Mapping[str, Any]) -> tuple[str, ...]:
-    left = stopped.get("left") or []
-    return tuple(f"process {p.get('pid')} could not be stopped" for p in left)

@@ -35,6 +35,16 @@ class Engine(Protocol):
     @property
     def ready_generates(self) -> bool: ...
 
+    @property
+    def prompt_ids_path(self) -> str:
+        """Where the answer to `Client.tokenize`'s request has the prompt's ids: dotted, `*` for each item of a list."""
+        ...
+
+    @property
+    def output_ids_path(self) -> str:
+        """Where a generation has the ids that were emitted."""
+        ...
+
     def client(self, http: httpx.Client) -> Client:
         """Requests in this engine's own words. `Client.server_info` is the effective configuration, flat, by the names
         that `field_of_flag` gives."""

@@ -24,6 +24,8 @@ class Sglang:
     name: Literal["sglang"] = "sglang"
     ready_path: str = READY_PATH
     ready_generates: bool = True
+    prompt_ids_path: str = "meta_info.input_token_logprobs.*.1"
+    output_ids_path: str = "output_ids"
 
     def client(self, http: httpx.Client) -> Client:
         from diag.serving.client import Client
