@@ -11,7 +11,8 @@
     │   ├── HostKeyChanged             the key differs from the one on record
     │   ├── AuthenticationFailed       none of the offered keys was accepted
     │   ├── LinkLost                   the connection ended before the answer was complete: state unknown
-    │   └── HostProgramFailed          our program on the host did not answer as agreed
+    │   ├── HostProgramFailed          our program on the host did not answer as agreed
+    │   └── JobFailed                  a job of a queueing system ended without a result
     ├── PreconditionFailed (5)         something needed is missing; nothing was changed
     │   ├── NoPythonOnHost
     │   ├── PackageNotInstalled
@@ -114,6 +115,10 @@ class LinkLost(HostError):
 
 class HostProgramFailed(HostError):
     kind = "host_program_failed"
+
+
+class JobFailed(HostError):
+    kind = "job_failed"
 
 
 class PreconditionFailed(DiagError):

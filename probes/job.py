@@ -30,13 +30,13 @@ FIRST_PORT, PORTS = 20000, 9000
 
 
 def run(args: Mapping[str, Any], talk: object) -> Json:
-    """args: run_id (the mark of this job's processes), root (folder of the run), folder (of this job), servers [{name,
-    argv, env, ready, script}], facts (arguments of probes/host.py, or null), stop_grace_s, log_lines. In argv {port},
-    {rank}, {nnodes}, {head} (address of rank 0) and {head_port} are filled in. A server called "control" is left out
-    where the run has the answers of its like on these nodes already.
+    """args: run_id (the mark of this job's processes), servers [{name, good, argv, env, ready, script}], facts (what
+    probes/host.py is asked, or null), stop_grace_s, log_lines; in the environment DIAG_JOB_FOLDER (of this job, below
+    that of the run). In argv {port}, {rank}, {nnodes}, {head} (address of rank 0) and {head_port} are filled in. A server
+    called "control" is left out where the run has the answers of its like on these nodes already.
 
-    -> {ended: done | signal | ...}, for the job's log. What counts is written to `folder`: result.json.gz {job,
-    restart, nodes, node, began_unix, servers {name: as `_Desk.told`}, ranks [facts of each]}; while it runs
+    -> {ended: done | signal | reaped}, for the job's log. What counts is written to the job's folder: result.json.gz
+    {job, restart, nodes, node, began_unix, servers {name: as `_Desk.told`}, ranks [facts of each]}; while it runs
     progress.json.
     """
     grace_s = float(args.get("stop_grace_s", 10))
@@ -95,7 +95,8 @@ class _Rank:
         env = os.environ
         self.args, self.signals = args, signals
         self.began_unix = time.time()
-        self.root, self.folder = str(args["root"]), str(args["folder"])
+        self.folder = env["DIAG_JOB_FOLDER"]
+        self.root = os.path.dirname(self.folder)
         self.rank = int(env.get("SLURM_PROCID") or 0)
         self.nnodes = int(env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or 1)
         self.job = str(env.get("SLURM_JOB_ID") or "")
@@ -160,7 +161,7 @@ class _Rank:
             return told
         if self.nnodes > 1:
             _jobfiles.write(self._path("over", name), {})
-        if name == "control" and told["asked"]:
+        if server.get("good") and told["asked"]:
             path = _jobfiles.control(self.root, self.nodes)
             with contextlib.suppress(OSError):
                 _jobfiles.make(os.path.dirname(path))

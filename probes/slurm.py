@@ -33,8 +33,8 @@ def run(args: Mapping[str, Any], talk: object = None) -> Json:
     user's home, which all nodes must see).
 
     look    partition -> {version, cluster, partitions [{name, nodes, gpus, state}]}
-    submit  serial, name (of the job), files {name: base64}, script -> {job: id, folder, submitted_unix}; the same name
-            again is the same job, not another
+    submit  serial, name (of the job), files {name: base64}, script, placeholder (in it, for the job's folder) ->
+            {job: id, folder, submitted_unix}; the same name again is the same job, not another
     poll    jobs {serial: id} -> {jobs {serial: {state, reason, nodes, progress, result: whether it is there}},
             controller: "" or why it does not answer}; state "" is a job that the queue does not know any more
     collect serial -> {result, controls {nodes: ...}, submitted_unix, log: the last lines of the job's output}
@@ -95,11 +95,13 @@ def _gpus(gres: str) -> int:
 
 def _submit(root: str, args: Mapping[str, Any]) -> Json:
     folder = os.path.join(root, str(int(args["serial"])))
+    if not re.fullmatch(r"[\w./@+-]+", folder):
+        return _refused("A batch script cannot name the folder {!r}.".format(folder), "Name another one: --job-dir DIR")
     try:
         _jobfiles.make(folder)
         for name, data in dict(args["files"]).items():
             _jobfiles.put(os.path.join(folder, os.path.basename(name)), base64.b64decode(data))
-        script = str(args["script"]).replace("{folder}", folder)
+        script = str(args["script"]).replace(str(args["placeholder"]), folder)
         _jobfiles.put(os.path.join(folder, "job.sh"), script.encode("utf-8"))
     except OSError as error:
         return _refused(

@@ -14,27 +14,38 @@ from diag.bisect.space import Config
 from diag.bisect.trial import Outcome, Trial
 
 
+def controls(trials: Sequence[Trial], hosts: Sequence[str], good: Config) -> dict[str, Trial]:
+    """Host -> its first answer about the good configuration, in the order of `hosts`; those that have one."""
+    found: dict[str, Trial] = {}
+    for t in trials:  # once through: it is asked for at each of many hosts' trials
+        if t.host not in found and t.outcome is not Outcome.INFRA and same_config(t.config, good):
+            found[t.host] = t
+    return {host: found[host] for host in hosts if host in found}
+
+
 def control(trials: Sequence[Trial], host: str, good: Config) -> Trial | None:
     """The host's first answer about the good configuration."""
-    own = (t for t in trials if t.host == host and t.outcome is not Outcome.INFRA and same_config(t.config, good))
-    return next(own, None)
+    return controls(trials, (host,), good).get(host)
 
 
 def sound(trials: Sequence[Trial], hosts: Sequence[str], good: Config) -> tuple[str, ...]:
     """Hosts whose control passed."""
-    controls = {host: control(trials, host, good) for host in hosts}
-    return tuple(host for host, own in controls.items() if own is not None and own.outcome is Outcome.PASS)
+    own = controls(trials, hosts, good)
+    return tuple(host for host in own if _passed(own[host]))
 
 
 def quarantined(trials: Sequence[Trial], hosts: Sequence[str], good: Config) -> dict[str, str]:
     """Host -> why, for hosts whose good configuration does not pass while that of others does."""
-    if not sound(trials, hosts, good):
-        return {}
-    controls = {host: control(trials, host, good) for host in hosts}
-    return {host: own.reason for host, own in controls.items() if own is not None and own.outcome is not Outcome.PASS}
+    own = controls(trials, hosts, good)
+    shut = {host: t.reason for host, t in own.items() if not _passed(t)}
+    return shut if len(shut) < len(own) else {}
 
 
 def evidence(trials: Sequence[Trial], hosts: Sequence[str], good: Config) -> list[Trial]:
     """What the search may see: no trial that failed on our side, none of a host in quarantine."""
     shut = quarantined(trials, hosts, good) if len(hosts) > 1 else {}
     return [t for t in trials if t.outcome is not Outcome.INFRA and t.host not in shut]
+
+
+def _passed(trial: Trial) -> bool:
+    return trial.outcome is Outcome.PASS

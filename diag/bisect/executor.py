@@ -1,5 +1,6 @@
 """Where trials are made: slots, each of which tries one configuration at a time.
 
+    adopted   trials of an earlier session that are still under way, by slot
     submit    begin a trial on a free slot
     poll      wait until trials are over; the slots that have one to collect
     collect   what it showed; raises what ended it
@@ -7,7 +8,7 @@
     close     no more trials: what the benches still hold (a server kept for the next request) is stopped
 
 `Inline` makes them in the calling thread, one after the other: Ctrl-C reaches what blocks, at once. `Workers` has a
-thread for each host. A queueing system fits behind the same five words.
+thread for each host. `diag.bisect.slurm` has a queueing system behind the same words.
 """
 
 from __future__ import annotations
@@ -50,13 +51,19 @@ class Bench(Protocol):
 
 
 class Executor(Protocol):
+    """places: whether it chooses the host of each trial itself (a trial then says where it was made), and brings the
+    control of a host along with the first trial there. Else slots are hosts, and the shell asks for their controls."""
+
     slots: tuple[str, ...]
+    places: bool
+
+    def adopted(self) -> Mapping[str, Next]: ...
 
     def submit(self, slot: str, number: int, step: Next) -> None: ...
 
     def poll(self) -> Sequence[str]: ...
 
-    def collect(self, slot: str) -> Trial: ...
+    def collect(self, slot: str) -> Sequence[Trial]: ...
 
     def cancel(self) -> None: ...
 
@@ -66,10 +73,15 @@ class Executor(Protocol):
 class Inline:
     """One slot, in the thread that collects."""
 
+    places = False
+
     def __init__(self, bench: Bench, slot: str = "") -> None:
         self.slots: tuple[str, ...] = (slot,)
         self._bench = bench
         self._waiting: tuple[int, Next] | None = None
+
+    def adopted(self) -> Mapping[str, Next]:
+        return {}
 
     def submit(self, slot: str, number: int, step: Next) -> None:
         self._waiting = number, step
@@ -77,11 +89,11 @@ class Inline:
     def poll(self) -> Sequence[str]:
         return self.slots if self._waiting is not None else ()
 
-    def collect(self, slot: str) -> Trial:
+    def collect(self, slot: str) -> Sequence[Trial]:
         if self._waiting is None:
             raise ValueError("nothing was submitted")
         (number, step), self._waiting = self._waiting, None
-        return self._bench.trial(number, step)
+        return [self._bench.trial(number, step)]
 
     def cancel(self) -> None:
         """What runs here is over when an exception leaves it; but a server may have been kept."""
@@ -101,6 +113,8 @@ class _Over:
 
 class Workers:
     """A thread for each slot, with a bench and a connection of its own."""
+
+    places = False
 
     def __init__(self, benches: Mapping[str, Bench]) -> None:
         self.slots: tuple[str, ...] = tuple(benches)
@@ -127,6 +141,9 @@ class Workers:
         finally:
             bench.close()
 
+    def adopted(self) -> Mapping[str, Next]:
+        return {}
+
     def submit(self, slot: str, number: int, step: Next) -> None:
         self._asked[slot].put((number, step))
 
@@ -138,13 +155,13 @@ class Workers:
             self._results[more.slot] = more
         return tuple(self._results)
 
-    def collect(self, slot: str) -> Trial:
+    def collect(self, slot: str) -> Sequence[Trial]:
         over = self._results.pop(slot)
         if over.error is not None:
             raise over.error
         if over.trial is None:
             raise ValueError("a trial without a result")
-        return over.trial
+        return [over.trial]
 
     def cancel(self) -> None:
         for bench in self._benches.values():

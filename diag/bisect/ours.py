@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from diag.errors import DiagError, HostError, HostProgramFailed, HostUnreachable, LinkLost, PortInUse, ServerDied
+from diag.errors import (
+    DiagError,
+    HostError,
+    HostProgramFailed,
+    HostUnreachable,
+    JobFailed,
+    LinkLost,
+    PortInUse,
+    ServerDied,
+)
 
 RETRIES_A_TRIAL = 2
 RETRIES_A_RUN = 6
 
-_AGAIN = (LinkLost, HostUnreachable, HostProgramFailed, PortInUse)
+_AGAIN = (LinkLost, HostUnreachable, HostProgramFailed, PortInUse, JobFailed)
 _DISK_FULL = ("no space left on device", "errno 28", "disk quota exceeded")
 
 

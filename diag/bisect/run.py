@@ -83,6 +83,7 @@ def run(
     try:
         for host, why in (left_out or {}).items():
             shift.leave(host, why)
+        shift.waiting.update(executor.adopted())
         verdict = shift.work()
         if shift.waiting:  # a control of a host that came too late to be of use
             executor.cancel()
@@ -100,8 +101,8 @@ def run(
         tuple(shift.trials),
         time.monotonic() - began,
         str(journal.path),
-        executor.slots,
-        {**shift.out, **crew.quarantined(shift.trials, executor.slots, good)},
+        shift.hosts,
+        {**shift.out, **crew.quarantined(shift.trials, shift.hosts, good)},
     )
     culprit = verdict.culprit.name if verdict.culprit is not None else None
     journal.write("verdict", verdict=verdict.kind, culprit=culprit)
@@ -123,7 +124,7 @@ def _interrupted(executor: Executor, journal: Journal, trials: int) -> None:
 
 @dataclass
 class _Shift:
-    """waiting: what each host is at. out: hosts that are given nothing more, and why."""
+    """waiting: what each slot is at. out: slots that are given nothing more, and why."""
 
     search: Search
     executor: Executor
@@ -138,8 +139,15 @@ class _Shift:
     quarantined: set[str] = field(default_factory=set)
 
     @property
-    def hosts(self) -> tuple[str, ...]:
+    def slots(self) -> tuple[str, ...]:
         return self.executor.slots
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Where trials are made: the slots, or where an executor has placed them so far."""
+        if not self.executor.places:
+            return self.slots
+        return tuple(dict.fromkeys(t.host for t in self.trials if t.outcome is not Outcome.INFRA))
 
     @property
     def evidence(self) -> list[Trial]:
@@ -161,6 +169,8 @@ class _Shift:
         early = self.ends_early(self.evidence)
         if early is not None:
             return early
+        if self.executor.places:
+            return self._anywhere()
         if len(self.hosts) == 1:
             return self._one()
         self._controls()
@@ -169,13 +179,21 @@ class _Shift:
             if self.waiting:
                 return None
             return self._nobody()
-        free = [host for host in sound if host not in self.waiting]
-        pending = [step.config for host, step in self.waiting.items() if host in sound]
+        return self._batch([host for host in sound if host not in self.waiting], sound)
+
+    def _anywhere(self) -> Verdict | None:
+        """To every free slot; what the executor finds out about the hosts comes with the trials."""
+        usable = [slot for slot in self.slots if slot not in self.out]
+        return self._batch([slot for slot in usable if slot not in self.waiting], usable)
+
+    def _batch(self, free: Sequence[str], sound: Sequence[str]) -> Verdict | None:
+        """free: slots to give something to; sound: those whose trials under way will count."""
+        pending = [step.config for slot, step in self.waiting.items() if slot in sound]
         steps = self.search.next_batch(self.evidence, pending, len(free))
         if isinstance(steps, Verdict):
             return steps
-        for host, step in zip(free, steps):
-            self._submit(host, step)
+        for slot, step in zip(free, steps):
+            self._submit(slot, step)
         if not self.waiting:
             raise ValueError("the search neither proposes anything nor decides")
         return None
@@ -190,9 +208,9 @@ class _Shift:
         return None
 
     def _controls(self) -> None:
+        tried = crew.controls(self.trials, self.hosts, self.good)
         for host in self.hosts:
-            idle = host not in self.out and host not in self.waiting
-            if idle and crew.control(self.trials, host, self.good) is None:
+            if host not in self.out and host not in self.waiting and host not in tried:
                 self._submit(host, Next(self.good, f"control of {host}: the good configuration, for its texts there"))
 
     def _nobody(self) -> Verdict:
@@ -226,13 +244,14 @@ class _Shift:
     def _take(self, host: str) -> None:
         step = self.waiting.pop(host)
         try:
-            trial = self.executor.collect(host)
+            trials = self.executor.collect(host)
         except DiagError as error:
             if not self._goes_on(host, step, error):
                 raise
             return
         self.budget.worked(host)
-        self._record(replace(trial, host=host))
+        for trial in trials:
+            self._record(trial if self.executor.places else replace(trial, host=host))
 
     def _record(self, trial: Trial) -> None:
         trial = replace(trial, number=len(self.trials) + 1)
@@ -250,15 +269,15 @@ class _Shift:
         if ours.is_ours(error):
             again = self.budget.allows(host, error)
             self._record(_no_evidence(step, host, error))
-        elif not (len(self.hosts) > 1 and step.config == self.good):
+        elif self.executor.places or not (len(self.hosts) > 1 and step.config == self.good):
             return False
         if not again:
             self.leave(host, error.what)
-        return set(self.hosts) - set(self.out) != set()
+        return set(self.slots) - set(self.out) != set()
 
     def leave(self, host: str, why: str) -> None:
         self.out[host] = why
-        if len(self.hosts) > 1:
+        if len(self.slots) > 1:
             self.journal.write("host", host=host, out=why)
             self.listener.host_leaves(host, why)
 

@@ -30,8 +30,11 @@ from diag.records import telling
 from diag.verdict.compare import RULES
 
 if TYPE_CHECKING:
+    from diag.bisect.slurm.batch import Options
     from diag.report.bisect import FaultySource
 
+JOB_WORDS = ("rank", "nnodes", "head", "head_port")
+"""Placeholders of a plan's command that only a job can fill in, see probes/job.py."""
 FLAKY_TRIALS = 200
 """A flaky pair among ten factors takes some fifty trials; the plan's own max_trials, where it has one, goes before."""
 
@@ -40,7 +43,8 @@ FLAKY_TRIALS = 200
 class Session:
     """hosts: where servers are started; none where a command is the trial, which runs here. slots: their names; a
     command is run for each of them at once. fills: by host. earlier: the run that this one goes on with.
-    holder: the run that this one is a part of, and that the lock of the host is for; None: this one's own."""
+    holder: the run that this one is a part of, and that the lock of the host is for; None: this one's own.
+    slurm: where trials are jobs; the one host is then the login node."""
 
     plan: Plan
     hosts: tuple[Host, ...]
@@ -50,6 +54,12 @@ class Session:
     flaky: bool = False
     earlier: resume.Earlier | None = None
     holder: str | None = None
+    slurm: Options | None = None
+
+    @property
+    def at_once(self) -> int:
+        """Trials that may be under way at the same time."""
+        return self.slurm.jobs if self.slurm is not None else max(1, len(self.slots))
 
     @property
     def where(self) -> str:
@@ -109,9 +119,18 @@ class Session:
         )
 
     def _executor(self, links: Mapping[str, Link], journal: Journal, listener: Listener) -> Executor:
+        if self.slurm is not None:
+            return self._jobs(self.slurm, links[self.slots[0]], journal, listener)
         slots = self.slots or ("",)
         benches = {slot: self._bench(slot, links, journal, listener) for slot in slots}
         return Workers(benches) if len(slots) > 1 else Inline(benches[slots[0]], slots[0])
+
+    def _jobs(self, options: Options, link: Link, journal: Journal, listener: Listener) -> Executor:
+        from diag.bisect.slurm import executor as slurm
+
+        slurm.check(link, options)
+        fills, resumed = self.fills[self.slots[0]], self.earlier is not None
+        return slurm.Slurm(self.plan, link, journal.run_id, options, fills, listener, self.done, resumed)
 
     def _bench(self, slot: str, links: Mapping[str, Link], journal: Journal, listener: Listener) -> Bench:
         if self.plan.trial is not None:
@@ -147,6 +166,7 @@ class Session:
             "check": self.check,
             "flaky": self.flaky,
             "rules": RULES,
+            "slurm": self.slurm.to_json() if self.slurm is not None else None,
             **telling.plan(self.plan),
         }
 
@@ -210,10 +230,12 @@ def new(
     *,
     check: bool,
     flaky: bool = False,
+    slurm: Options | None = None,
 ) -> Session:
-    """Raises UsageError or PlanError for whatever is wrong; nothing has been connected to."""
+    """slurm: trials are jobs, submitted from the one host that is named. Raises UsageError or PlanError for whatever is
+    wrong; nothing has been connected to."""
     plan = plans.load(plan_name, trial_cmd)
-    return _session(plan, names, {}, given, check, flaky, None)
+    return _session(plan, names, {}, given, check, flaky, None, slurm)
 
 
 def resumed(run_id: str, names: Sequence[str], given: Mapping[str, str]) -> Session:
@@ -225,8 +247,17 @@ def resumed(run_id: str, names: Sequence[str], given: Mapping[str, str]) -> Sess
     began = earlier.start
     plan = plans.load(str(began["plan_path"]), began["trial"])
     resume.refuse_if_changed(earlier, plan.text)
-    flaky = bool(began.get("flaky"))
-    return _session(plan, earlier.hosts, earlier.fills, given, bool(began["check"]), flaky, earlier)
+    flaky, slurm = bool(began.get("flaky")), _options(began.get("slurm"))
+    return _session(plan, earlier.hosts, earlier.fills, given, bool(began["check"]), flaky, earlier, slurm)
+
+
+def _options(told: Mapping[str, Any] | None) -> Options | None:
+    """Of a run whose trials were jobs."""
+    if told is None:
+        return None
+    from diag.bisect.slurm.batch import Options
+
+    return Options(**told)
 
 
 def _session(
@@ -237,8 +268,15 @@ def _session(
     check: bool,
     flaky: bool,
     earlier: resume.Earlier | None,
+    slurm: Options | None,
 ) -> Session:
     """before: what an earlier session filled in, by host; what is given now goes before it."""
+    if slurm is not None and (plan.trial is not None or len(names) > 1):
+        what = "a command is no job" if plan.trial is not None else f"{len(names)} hosts are named"
+        raise UsageError(
+            f"--executor slurm wants one login node, and a plan that starts servers; {what}.",
+            next="For example: diag bisect LOGIN --executor slurm --partition gpu --plan FILE",
+        )
     if len(set(names)) != len(names):
         raise UsageError(f"A host is named twice: {', '.join(names)}.", next="Name each host once.")
     if plan.trial is not None:
@@ -250,8 +288,10 @@ def _session(
         )
     known = inventory.load()
     hosts = tuple({host.name: host for name in names for host in known.select(name)}.values())  # a name, or a group's
-    fills = {host.name: fills_for(plan, host, {**before.get(host.name, {}), **given}) for host in hosts}
-    return Session(plan, hosts, tuple(host.name for host in hosts), fills, check, flaky, earlier)
+    own = {name: "{" + name + "}" for name in JOB_WORDS} if slurm is not None else {}  # for the job to fill in
+    fills = {host.name: fills_for(plan, host, {**own, **before.get(host.name, {}), **given}) for host in hosts}
+    names = tuple(host.name for host in hosts)
+    return Session(plan, hosts, names, fills, check, flaky, earlier, slurm=slurm)
 
 
 def reach(links: Mapping[str, Link]) -> dict[str, str]:

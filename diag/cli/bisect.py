@@ -10,15 +10,19 @@ import click
 
 from diag.cli.common import JSON, console, print_json
 from diag.cli.over import Over, over_options
+from diag.cli.slurm import slurm_options
 from diag.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
     from rich.status import Status
 
     from diag.bisect.decision import Next
     from diag.bisect.over.session import Ready
     from diag.bisect.session import Session
+    from diag.bisect.slurm.batch import Options
     from diag.bisect.space import Config
     from diag.bisect.trial import Trial
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     "--dry-run", is_flag=True, help="Check the plan; show the first trials, how many, how long; start nothing."
 )
 @over_options
+@slurm_options
 @JSON
 def bisect(
     names: tuple[str, ...],
@@ -47,6 +52,7 @@ def bisect(
     dry_run: bool,
     as_json: bool,
     over: Over,
+    slurm: Callable[[], Options | None],
 ) -> int:
     """Find which factor of a plan, or which combination, breaks the output of a server on HOST.
 
@@ -63,20 +69,25 @@ def bisect(
     With --over versions or --over commits the plan's failing configuration is tried on released versions of a package,
     or on commits of a repository, between --good and --bad: which is the first bad one?
 
+    With --executor slurm HOST is the login node of a Slurm cluster, and each trial a job there: Slurm places it, and it
+    goes on when this computer is switched off (then: --resume). See docs/slurm.md.
+
     Exit code 1: the culprit is named; 3: it could not be named, and why is said. With --check, 0: the failing
     configuration is clean; 1: it fails.
     """
     from diag.bisect import session
     from diag.report import bisect as report
 
-    given = set_values(sets)
+    given, options = set_values(sets), slurm()
+    if options is not None and over.what is not None:
+        raise UsageError("--over runs on a host, not as jobs.", next="Leave --executor slurm or --over out.")
     asked_over = over.asked(names, plan_name, trial_cmd, given, run_id=run_id, check=check, flaky=flaky)
     if asked_over is not None:
         return over.dry_run(asked_over, as_json) if dry_run else over.run(asked_over, as_json)
     asked = (
         session.resumed(run_id, names, given)
         if run_id is not None
-        else session.new(names, plan_name, trial_cmd, given, check=check, flaky=flaky)
+        else session.new(names, plan_name, trial_cmd, given, check=check, flaky=flaky, slurm=options)
     )
     if dry_run:
         return _dry_run(asked, as_json)
@@ -162,7 +173,7 @@ class _Show:
 
     def __init__(self, out: Console, asked: Session | Ready) -> None:
         self._out, self._space = out, asked.space
-        self._hosts = len(asked.slots)
+        self._hosts = asked.at_once
         self._several = self._hosts > 1
         self._status: Status | None = None
         self._began = time.monotonic()

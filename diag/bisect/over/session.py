@@ -183,6 +183,10 @@ class Ready:
     def slots(self) -> tuple[str, ...]:
         return self.asked.slots
 
+    @property
+    def at_once(self) -> int:
+        return max(1, len(self.slots))
+
     def search(self) -> FirstBadSearch:
         plan = self.asked.plan
         told = plan is not None and "max_trials" in plan.spec.model_fields_set
