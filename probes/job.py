@@ -32,7 +32,7 @@ FIRST_PORT, PORTS = 20000, 9000
 def run(args: Mapping[str, Any], talk: object) -> Json:
     """args: run_id (the mark of this job's processes), servers [{name, good, argv, env, ready, script}], facts (what
     probes/host.py is asked, or null), stop_grace_s, log_lines; in the environment DIAG_JOB_FOLDER (of this job, below
-    that of the run). In argv {port}, {rank}, {nnodes}, {head} (address of rank 0) and {head_port} are filled in. A server
+    that of the run). Filled in, in argv: {port}, {rank}, {nnodes}, {head} (address of rank 0), {head_port}. A server
     called "control" is left out where the run has the answers of its like on these nodes already.
 
     -> {ended: done | signal | reaped}, for the job's log. What counts is written to the job's folder: result.json.gz
