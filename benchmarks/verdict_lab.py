@@ -28,7 +28,7 @@ from diag.serving import server
 from diag.serving.client import Client, Prompt
 from diag.serving.endpoint import Endpoint, opened
 from diag.serving.probing import Probe, probe
-from diag.serving.suites import Scoring
+from diag.serving.suites import Scoring, margin
 from diag.verdict.answers import Answer, Asked
 from diag.verdict.compare import ending
 from diag.verdict.judging import Judge, with_end
@@ -76,8 +76,11 @@ BOOTS = 8
 NEW_TOKENS = 24
 LONE = 8
 """Questions that are asked alone as well; one at a time takes long here."""
-SHORT = 16
-"""New tokens of the many answers of healthy servers."""
+SHORT, GROUP = 16, 56
+"""New tokens of the many answers of healthy servers, and how many are asked for at the same moment."""
+
+MANY = (*verdict_outputs.EXAM.prompts, *verdict_outputs.TUNE.prompts[::8][:36])
+"""What they are asked; no rule of the scores was tuned on any prompt."""
 
 QUESTIONS: dict[str, tuple[str, str | None]] = {
     "planets": ("Name the planets of the solar system.", "(?i)mars|earth|jupiter"),
@@ -180,17 +183,24 @@ def collect(cache: Path, faults: list[str]) -> list[dict[str, Any]]:
     wanted = [name for name in (*HEALTHY, *faults, *boots, "many") if name not in there]
     if not wanted:
         return rows
-    with ExitStack() as stack, kept.open("a") as out:
-        bench = stack.enter_context(lab(cache))
-        good = stack.enter_context(bench.serving())
-        good = replace(good, client=Remembering(good.http))
-        for name in wanted:
+    with lab(cache) as bench, kept.open("a") as out:
+        for name, made in _collected(bench, wanted):
             print(f"lab: {name}", flush=True)
-            made = list(_many(bench, good)) if name == "many" else list(_rows(bench, good, name))
             rows += made
             out.writelines(json.dumps(row) + "\n" for row in made)
             out.flush()
     return rows
+
+
+def _collected(bench: Bench, wanted: list[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    if "many" in wanted:
+        yield "many", list(_many(bench))
+    beside = [name for name in wanted if name != "many"]
+    if beside:
+        with bench.serving() as good:
+            good = replace(good, client=Remembering(good.http))
+            for name in beside:
+                yield name, list(_rows(bench, good, name))
 
 
 def suites(cache: Path, names: list[str]) -> list[dict[str, Any]]:
@@ -268,23 +278,32 @@ def _right(good: Endpoint, asked: Suite, name: str, chat: bool) -> Answer:
     return good.client.generate(Prompt(name, asked.rendered(prompt)), asked.tokens(prompt))
 
 
-def _many(bench: Bench, good: Endpoint) -> Iterator[dict[str, Any]]:
-    """Many short answers of healthy servers, judged against another healthy server's."""
-    everything = [(f"q{n}", (question, None)) for n, question in enumerate(verdict_outputs.EXAM.prompts)]
-    suites = [suite(dict(everything[at : at + 60]), ("together",), SHORT) for at in range(0, len(everything), 60)]
-    right = [{a.prompt: a for a in _together(good, one)} for one in suites]
+def _many(bench: Bench) -> Iterator[dict[str, Any]]:
+    """Many short answers of healthy servers, each token of each scored by another healthy server; one server runs at a
+    time."""
+    everything = [(f"q{n}", (question, None)) for n, question in enumerate(MANY)]
+    suites = [suite(dict(everything[at : at + GROUP]), ("together",), SHORT) for at in range(0, len(everything), GROUP)]
+    asked = []
     for name, flags in HEALTHY.items():
         with bench.serving(*flags) as endpoint:
-            for one, reference in zip(suites, right):
-                judge = Judge(one, Scoring(good.client, one))
-                asked = [Asked("together", answer) for answer in _together(endpoint, one)]
-                for verdict in judge.against(asked, reference):
+            asked.append((name, [_together(endpoint, one) for one in suites]))
+    with bench.serving() as good:
+        right = [{answer.prompt: answer for answer in _together(good, one)} for one in suites]
+        within = margin(good.client, suites[0], right[0].values())
+        for name, answers in asked:
+            for one, group, reference in zip(suites, answers, right):
+                score = Scoring(good.client, one)
+                judge = Judge(one, score, within.nats)
+                for answer in group:
+                    verdict = judge.against([Asked("together", answer)], reference)[0]
                     yield {
                         "fault": "many",
                         "flags": name,
                         "healthy": verdict.healthy,
                         "kind": verdict.kind,
-                        "worst_gap_nats": verdict.worst_gap_nats,
+                        "ids": list(answer.token_ids),
+                        "margin": within.nats,
+                        "gaps": [round(each.gap_nats, 5) for each in score(answer) or []],
                         "why": verdict.why,
                     }
 

@@ -207,6 +207,7 @@ def _healthy_lab(by_fault: dict[str, list[dict[str, Any]]]) -> list[str]:
     many = [not row["healthy"] for row in by_fault["many"]]
     found = rate(sum(probed) + sum(many), len(probed) + len(many))
     parted = sum(row["kind"] == "near_tie" for row in by_fault["many"])
+    tokens = sum(len(row["gaps"]) for row in by_fault["many"])
     print(
         f"healthy servers, plain and with speculation: {found.garbled} of {found.tried} answers accused"
         f" ({found.low:.2%} to {found.high:.2%}), {parted} near ties among the {len(many)} short ones"

@@ -13,8 +13,8 @@ from diag.serving import suites
 from diag.serving.client import Client
 from diag.verdict.answers import Answer, Asked, references
 from diag.verdict.compare import TextVerdict
-from diag.verdict.judging import Judge, Scorer
-from diag.verdict.reference import Margin, calibrate
+from diag.verdict.judging import Judge
+from diag.verdict.reference import Margin
 
 MARGIN = "margin"
 """Key of a trial's details: the margin it was judged by."""
@@ -37,18 +37,15 @@ def ask(
     say("the verdicts")
     score = suites.Scoring(client, plan.suite)
     if reference is None:
-        reference = Reference(references(asked), _margin(asked, score))
+        # Of the good configuration's first run: alone against together, scored by itself.
+        margin = suites.margin(client, plan.suite, (each.answer for each in asked))
+        reference = Reference(references(asked), margin)
         judge = Judge(plan.suite, score, reference.margin.nats)
         alone = [a for a in asked if a.how == "alone"]
         together = [a for a in asked if a.how == "together"]
         return judge.unaided(alone) + judge.against(together, reference.answers), reference
     judge = Judge(plan.suite, score, reference.margin.nats)
     return [_judged(judge, each, reference.answers) for each in asked], reference
-
-
-def _margin(asked: Sequence[Asked], score: Scorer) -> Margin:
-    """Of the good configuration's first run: alone against together, scored by itself."""
-    return calibrate(score(a.answer, None) or [] for a in asked if a.answer.token_ids and not a.answer.error)
 
 
 def _asking(client: Client, wanted: Mapping[str, Value]) -> Client:

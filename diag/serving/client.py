@@ -64,8 +64,18 @@ class Client:
 
     def generate(self, prompt: Prompt, max_new_tokens: int) -> Answer:
         """Greedy. Whatever goes wrong with the request is in the answer's `error`; a lost link is raised."""
+        return self._generate(prompt, max_new_tokens, {})
+
+    def decoded(self, prompt: Prompt, max_new_tokens: int) -> tuple[Answer, list[float]]:
+        """As `generate`, and the log-probability that decode gave each token; [] where it does not tell all of them."""
+        answer = self._generate(prompt, max_new_tokens, {"return_logprob": True})
+        found = [_scored(entry) for entry in _list(answer.meta.get("output_token_logprobs"))]
+        told = [each[0] for each in found if each is not None]
+        return answer, told if len(told) == len(answer.token_ids) else []
+
+    def _generate(self, prompt: Prompt, max_new_tokens: int, wanted: Mapping[str, Any]) -> Answer:
         sampling = {"temperature": 0, "max_new_tokens": max_new_tokens, **self._sampling}
-        body = {"text": prompt.text, "sampling_params": sampling}
+        body = {"text": prompt.text, "sampling_params": sampling, **wanted}
         try:
             response = self._http.post("/generate", json=body, timeout=REQUEST_TIMEOUT_S)
         except httpx.HTTPError as error:

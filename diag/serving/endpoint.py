@@ -48,6 +48,9 @@ class OpenAIClient(Client):
         body = {"model": self._model, "prompt": prompt.text, "max_tokens": max_new_tokens, "temperature": 0}
         return _openai(self._http, "/v1/completions", body, prompt.name)
 
+    def decoded(self, prompt: Prompt, max_new_tokens: int) -> tuple[Answer, list[float]]:
+        return self.generate(prompt, max_new_tokens), []
+
     def score(
         self, prompt_ids: Sequence[int], emitted: Sequence[int], rival: tuple[int, int] | None = None
     ) -> list[Score] | None:

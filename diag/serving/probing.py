@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Any
 
+from diag.serving import suites
 from diag.serving.client import Prompt
 from diag.serving.endpoint import Endpoint
 from diag.serving.suites import Scoring
@@ -17,7 +18,7 @@ from diag.verdict.judging import Judge
 from diag.verdict.leads import Lead, Seen, leads
 from diag.verdict.probed import Probed, Summary, combine, summary
 from diag.verdict.prompts import Suite, SuitePrompt
-from diag.verdict.reference import Margin, calibrate
+from diag.verdict.reference import Margin
 from diag.verdict.shape.values import Evidence
 from diag.verdict.telemetry import Sign, signs
 from diag.verdict.texts import Record, judge
@@ -130,8 +131,7 @@ def _margin(suite: Suite, good: Endpoint | None, alone: Mapping[str, Answer], sa
     say("the margin of the reference")
     prompts = [Prompt(p.name, suite.rendered(p)) for p in suite.prompts]
     together = good.client.generate_together(prompts, suite.max_new_tokens)
-    score = Scoring(good.client, suite)
-    return calibrate(score(answer) or [] for answer in (*alone.values(), *together) if answer.token_ids)
+    return suites.margin(good.client, suite, (*alone.values(), *together))
 
 
 def _asked(endpoint: Endpoint, suite: Suite, say: Say) -> Iterator[Taken]:

@@ -67,6 +67,8 @@ class Vllm:
     name: Literal["vllm"] = "vllm"
     ready_path: str = READY_PATH
     ready_generates: bool = False
+    prompt_ids_path: str = "tokens"
+    output_ids_path: str = "choices.0.token_ids"
 
     def client(self, http: httpx.Client) -> Client:
         return VllmClient(http)
@@ -124,17 +126,28 @@ class VllmClient(Client):
         self._http.post("/reset_prefix_cache")
 
     def generate(self, prompt: Prompt, max_new_tokens: int) -> Answer:
+        document = self._generated(prompt, max_new_tokens, {})
+        return replace(document, prompt=prompt.name) if isinstance(document, Answer) else _answer(prompt.name, document)
+
+    def decoded(self, prompt: Prompt, max_new_tokens: int) -> tuple[Answer, list[float]]:
+        document = self._generated(prompt, max_new_tokens, {"logprobs": 1})
+        if isinstance(document, Answer):
+            return replace(document, prompt=prompt.name), []
+        answer, logprobs = _answer(prompt.name, document), _choice(document).get("logprobs")
+        told = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
+        values = [v for v in told if isinstance(v, int | float) and v > CLAMPED_NATS] if isinstance(told, list) else []
+        return answer, values if len(values) == len(answer.token_ids) else []
+
+    def _generated(self, prompt: Prompt, max_new_tokens: int, wanted: Mapping[str, Any]) -> dict[str, Any] | Answer:
         body: dict[str, Any] = {"prompt": prompt.text, "temperature": 0, "max_tokens": max_new_tokens}
         sampling = {name: value for name, value in self._sampling.items() if name != "max_new_tokens"}
         body |= sampling
         if "max_new_tokens" in self._sampling:
             body["max_tokens"] = self._sampling["max_new_tokens"]
         try:
-            body |= self._wants_ids()
-            document = self._completion(body)
+            return self._completion({**body, **wanted, **self._wants_ids()})
         except httpx.HTTPError as error:
             return Answer(prompt.name, error=f"no answer: {error or type(error).__name__}")
-        return replace(document, prompt=prompt.name) if isinstance(document, Answer) else _answer(prompt.name, document)
 
     def score(
         self, prompt_ids: Sequence[int], emitted: Sequence[int], rival: tuple[int, int] | None = None

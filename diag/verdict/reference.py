@@ -28,6 +28,10 @@ MANY_TOKENS = 2000
 """From so many on the margin may be narrower than the constant: a few hundred tokens may happen to have no near tie,
 and the next run has one."""
 
+LEAST_ROUNDED = 48
+"""Tokens whose rounding was measured, from which on it says how near a tie can be: every token shows it, near a tie or
+not, so a few tell more than many gaps."""
+
 
 @dataclass(frozen=True)
 class Margin:
@@ -50,8 +54,10 @@ class Margin:
         return cls(**document)
 
 
-def calibrate(healthy: Iterable[Sequence[Score]]) -> Margin:
-    """healthy: the scores of each text of runs that are known to be good."""
+def calibrate(healthy: Iterable[Sequence[Score]], rounding: Sequence[float] = ()) -> Margin:
+    """healthy: the scores of each text of runs that are known to be good. rounding: nats between what two healthy
+    computations made of the same token, of many tokens; a token that one of them holds best is at most twice the
+    largest below the other's best."""
     texts = [scores for scores in healthy if scores]
     tokens = sum(len(scores) for scores in texts)
     if tokens < LEAST_TOKENS:
@@ -62,6 +68,9 @@ def calibrate(healthy: Iterable[Sequence[Score]]) -> Margin:
     if wanted > MOST_MARGIN_NATS:
         why = f"the constant: a gap of {largest:.2f} nats in a run that was to be healthy is no near tie"
         return Margin(MARGIN_NATS, False, why, *seen)
+    if len(rounding) >= LEAST_ROUNDED and (narrow := HEADROOM * max(largest, 2 * max(rounding))) < MARGIN_NATS:
+        why = f"{HEADROOM:g} times what rounding can do on this host: {max(rounding):.2g} nats a token at most"
+        return Margin(max(LEAST_MARGIN_NATS, narrow), True, f"{why}, of {len(rounding)}", *seen)
     if tokens < MANY_TOKENS and wanted <= MARGIN_NATS:
         why = f"the constant: {tokens} tokens of healthy runs on this host, none with a gap above {largest:.2g} nats"
         return Margin(MARGIN_NATS, True, why, *seen)

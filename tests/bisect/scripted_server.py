@@ -71,6 +71,9 @@ class FakeClient:
         ids = self.ids(self.sampling.get("max_new_tokens", max_new_tokens))
         return Answer(prompt.name, text=" ".join(map(str, ids)), token_ids=ids)
 
+    def decoded(self, prompt: Prompt, max_new_tokens: int) -> tuple[Answer, list[float]]:
+        return self.generate(prompt, max_new_tokens), []
+
     def generate_together(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Answer]:
         return [self.generate(prompt, max_new_tokens) for prompt in prompts]
 

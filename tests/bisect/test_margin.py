@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 from diag.bisect import asking
+from diag.serving import suites
 from diag.serving.client import Answer, Prompt
 from diag.verdict.compare import MARGIN_NATS, Score
 from diag.verdict.prompts import Suite
+from diag.verdict.reference import LEAST_MARGIN_NATS
+
+
+def suite(*names: str) -> Suite:
+    return Suite.model_validate({"schema": 1, "name": "s", "prompts": [{"name": n, "text": n} for n in names]})
 
 
 class FakePlan:
-    suite = Suite.model_validate(
-        {"schema": 1, "name": "s", "prompts": [{"name": name, "text": name} for name in ("a", "b")]}
-    )
+    suite = suite("a", "b")
     max_new_tokens = 100
 
     class space:
@@ -27,10 +31,20 @@ class FakePlan:
 @dataclass
 class Rounding:
     """A healthy server whose arithmetic leaves `gap` nats between tokens that are as good as equal; where `strays`, it
-    parts ways with itself at token 4."""
+    parts ways with itself at token 4. rounds: nats between what its decode and its prefill make of a token; None: it
+    does not tell what decode made of it."""
 
     gap: float
     strays: bool = False
+    rounds: float | None = None
+    speculates: bool = False
+
+    def server_info(self) -> dict[str, Any]:
+        return {"speculative_algorithm": "NGRAM" if self.speculates else None}
+
+    def decoded(self, prompt: Prompt, max_new_tokens: int) -> tuple[Answer, list[float]]:
+        told = [] if self.rounds is None else [self.rounds - 0.5] * max_new_tokens
+        return self.generate(prompt, max_new_tokens), told
 
     def generate(self, prompt: Prompt, max_new_tokens: int) -> Answer:
         ids = [1] * max_new_tokens
@@ -45,7 +59,8 @@ class Rounding:
 
     def score(self, ids: Sequence[int], emitted: Sequence[int], rival: tuple[int, int] | None = None) -> list[Score]:
         return [
-            Score(self.gap if at == 4 else 0.0, 0.0 if rival and rival[0] == at else None) for at in range(len(emitted))
+            Score(self.gap if at == 4 else 0.0, 0.0 if rival and rival[0] == at else None, 0.5)
+            for at in range(len(emitted))
         ]
 
 
@@ -71,3 +86,18 @@ def test_near_ties_are_what_the_good_configuration_shows_them_to_be(
     assert (reference.margin.tokens, reference.margin.texts) == (400, 4)
     second, kept = ask(Rounding(gap, strays=True), reference)
     assert (second, kept) == ([strayed] * 4, reference)
+
+
+@pytest.mark.parametrize(
+    ("client", "nats"),
+    [
+        (Rounding(0.0, rounds=1e-5), LEAST_MARGIN_NATS),  # float32: what differs more is no rounding
+        (Rounding(0.0, rounds=-0.05), 0.2),
+        (Rounding(0.1, rounds=0.001), 0.2),  # the widest that was seen of either
+        (Rounding(0.0, rounds=0.2), MARGIN_NATS),  # it narrows the margin and never widens it
+        (Rounding(0.0, rounds=1e-5, speculates=True), MARGIN_NATS),  # not asked
+    ],
+)
+def test_what_rounding_can_do_on_a_host_narrows_the_margin(client: Rounding, nats: float) -> None:
+    asked = [client.generate(Prompt(name, name), 100) for name in ("a", "b", "c")]
+    assert suites.margin(client, suite("a", "b", "c"), asked).nats == pytest.approx(nats)  # type: ignore[arg-type]
