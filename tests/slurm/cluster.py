@@ -236,14 +236,17 @@ class Cluster:
         path = self.folder / "out" / str(job)
         return path.read_text() if path.exists() else ""
 
-    def jobs(self) -> dict[int, Job]:
-        """Every job that the controller remembers, ended ones too (for 300 s), by number; arrays' tasks one by one."""
+    def jobs(self, *states: str) -> list[Job]:
+        """Those in one of the states; without any: all that the controller remembers, ended ones (for 300 s) too."""
         fields = ("JobID", "Name", "State", "NodeList", "Reason", "RestartCnt")
         form = ",".join(f"{name}:|" for name in fields)
         lines = self.run("squeue", "--noheader", "--array", "--states=all", f"--Format={form}").splitlines()
         rows = (line.rstrip("|").split("|") for line in lines)
-        found = (Job(int(row[0]), row[1], row[2], row[3], row[4], int(row[5])) for row in rows)
-        return {job.id: job for job in found}
+        found = [Job(int(row[0]), row[1], row[2], row[3], row[4], int(row[5])) for row in rows]
+        return [job for job in found if not states or job.state in states]
+
+    def job(self, number: int) -> Job:
+        return next(job for job in self.jobs() if job.id == number)
 
     def states(self) -> dict[str, str]:
         """Of the nodes, in sinfo's words; {} while the controller does not answer."""
@@ -257,8 +260,8 @@ class Cluster:
             ClusterError: not within timeout_s.
         """
         wanted = states or ENDED
-        self._until(lambda: self.jobs()[job].state in wanted, f"job {job} is not {' or '.join(wanted)}", timeout_s)
-        return self.jobs()[job]
+        self._until(lambda: self.job(job).state in wanted, f"job {job} is not {' or '.join(wanted)}", timeout_s)
+        return self.job(job)
 
     # What goes wrong
 
@@ -290,15 +293,11 @@ class Cluster:
         daemon.wait(START_S)
         time.sleep(pause_s)
         self._controller()
-        self._until(self._knows_nodes, "the controller is not back", START_S)
-
-    def _knows_nodes(self) -> bool:
-        states = self.states()
-        return bool(states) and all(not state.startswith("unknown") for state in states.values())
+        self._until(lambda: bool(self.states()), "the controller is not back", START_S)
 
     def cancel(self, *jobs: int) -> None:
         """As somebody else would; without any: all that have not ended."""
-        chosen = jobs or [job.id for job in self.jobs().values() if job.state not in ENDED]
+        chosen = jobs or [job.id for job in self.jobs() if job.state not in ENDED]
         if chosen:
             self.run("scancel", *map(str, chosen))
 

@@ -35,7 +35,7 @@ def test_a_node_that_dies_takes_its_jobs_with_it(slurm: Cluster) -> None:
     assert slurm.on_nodes().keys() == {"node2"}
     assert slurm.wait(lost).state == "NODE_FAIL"
     assert slurm.wait(again, "PENDING").restarts == 1
-    assert slurm.jobs()[other].state == "RUNNING"
+    assert slurm.job(other).state == "RUNNING"
     slurm.revive_node("node1")
     assert slurm.wait(slurm.submit("hostname", "-wnode1")).state == "COMPLETED"
 
@@ -44,24 +44,24 @@ def test_a_job_outlives_a_restart_of_the_controller(slurm: Cluster) -> None:
     flag = slurm.folder / "flag"
     job = running(slurm, script=f"until [ -e {flag} ]; do sleep 0.1; done; echo end")
     slurm.restart_controller()
-    assert slurm.jobs()[job].state == "RUNNING"
+    assert slurm.job(job).state == "RUNNING"
     flag.touch()
     assert slurm.wait(job).state == "COMPLETED"
-    assert (slurm.output(job), slurm.jobs()[job].restarts) == ("end\n", 0)
+    assert (slurm.output(job), slurm.job(job).restarts) == ("end\n", 0)
 
 
 def test_somebody_cancels_a_job(slurm: Cluster) -> None:
     mine, other = running(slurm), running(slurm)
     slurm.cancel(mine)
     assert slurm.wait(mine).state == "CANCELLED"
-    assert slurm.jobs()[other].state == "RUNNING"
+    assert slurm.job(other).state == "RUNNING"
 
 
 def test_an_urgent_job_takes_the_gpus(slurm: Cluster) -> None:
     again, lost = running(slurm, "-wnode2"), running(slurm, "-wnode2", "--no-requeue")
     other = running(slurm, "-wnode1")
     urgent = slurm.preempt("node2")
-    jobs = slurm.jobs()
+    jobs = {job.id: job for job in slurm.jobs()}
     assert (jobs[again].state, jobs[again].restarts) == ("PENDING", 1)
     assert jobs[lost].state == "PREEMPTED"
     assert (jobs[urgent].state, jobs[other].state) == ("COMPLETED", "RUNNING")
