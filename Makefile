@@ -14,7 +14,7 @@ ALONE = unshare --pid --fork --mount-proc --kill-child --
 APART = --dist load --no-loadscope-reorder --tx '2*popen//python=$(ALONE) $(abspath $(VENV))/bin/python'
 WORKERS = $(if $(shell $(ALONE) echo yes 2>/dev/null),$(APART),-n 2)
 
-.PHONY: demo test check sshd chromium clean help
+.PHONY: demo test check sshd chromium slurm clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(VENV)/bin/python -m diag.lab.demo
 
-test: $(READY) sshd chromium check
+test: $(READY) sshd chromium slurm check
 	$(VENV)/bin/python -m pytest $(WORKERS)
 
 check: $(READY)
@@ -47,6 +47,12 @@ sshd:
 chromium:
 	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && [ -e /etc/debian_version ]; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; fi
+
+# Jobs run on a real Slurm that the tests start themselves (tests/slurm/cluster.py); without one they are skipped.
+slurm:
+	@if [ ! -x /usr/sbin/slurmctld ] && [ "$$(id -u)" = 0 ] && [ -e /etc/debian_version ]; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    slurmctld slurmd slurm-client munge >/dev/null; fi
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

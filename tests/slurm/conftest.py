@@ -14,7 +14,7 @@ from tests.slurm.cluster import Cluster, cluster, missing
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Clients find it with `slurm_cluster.env`. Shared: see `slurm`, which looks that a test leaves it as it was."""
     if reason := missing():
-        if os.environ.get("CI") and os.getuid() == 0:
+        if os.environ.get("CI") and "not installed" in reason:
             pytest.fail(reason)
         pytest.skip(reason)
     with cluster(tmp_path_factory.mktemp("slurm") / "1") as running:
