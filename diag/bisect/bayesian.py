@@ -20,18 +20,21 @@ from diag.bisect.bayes.checks import Checks
 from diag.bisect.bayes.model import Model, View
 from diag.bisect.bayes.naming import Naming
 from diag.bisect.bayes.pools import Pool, Pools
-from diag.bisect.decision import Next, Verdict, evidence_of, explains, same_config
+from diag.bisect.decision import Next, Verdict, evidence_of, explains, same_config, spent
 from diag.bisect.engine import batch, beyond, gain, rows, stopping
 from diag.bisect.engine.rows import FALSE, TRUE, Floats
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.space import Config, Space
 from diag.bisect.trial import Outcome, Trial
 
-MAX_TIES, LOOKED_AT = 128, 1024
+MAX_TIES, LOOKED_AT, FEW = 128, 1024, 64
+"""Of many candidates so many are looked at; where few hypotheses are left, all."""
 EQUAL = 1e-6
 MAX_REPEATED = 3
 """Trials to repeat, each once, before it is said that nothing explains them."""
 OUTSIDE = 0.99
+BATCH_BITS = 0.005
+"""What a trial must add to all that run to be worth a host."""
 
 Minutes = Callable[[Config, Config | None], float]
 """What a trial of the first configuration costs while the second one is running (None: nothing is)."""
@@ -93,14 +96,14 @@ class BayesianSearch:
             step = self.checks.to_confirm(view, pool) if self.confirm else None
             if step is None:
                 return self.naming.name(view, alike, sure)
-        spent = len(trials) >= self.max_trials
-        if (step is None or spent) and leader.kind in ("always", "never") and sure > 0.5:
+        over = spent(trials) >= self.max_trials
+        if (step is None or over) and leader.kind in ("always", "never") and sure > 0.5:
             return self.naming.nothing_to_blame(view)
         if step is None:
             if view.outside > 0.5 or not explains(leader, evidence):
                 return self.naming.unexplained(view)
             return self.naming.end("narrowed", view, "nothing that is left to try tells the rest apart")
-        if spent:
+        if over:
             return self.naming.end("narrowed", view, f"{self.max_trials} trials are spent")
         return step
 
@@ -126,36 +129,67 @@ class BayesianSearch:
         return tuple((self.model.hypotheses[i], float(weight[i])) for i in np.argsort(-weight, kind="stable")[:most])
 
     def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
-        """Where the search looks for information: jointly, over all outcomes of what runs. Where it confirms, or opens:
-        what would come next if everything goes as foretold.
-        """
+        """Where it opens, or confirms: what would come next if everything goes as foretold. For the hosts that are left
+        what tells most, jointly over all outcomes of what runs; for those that are left then, the leader's claims."""
         step = self.next(trials)
         if isinstance(step, Verdict):
-            return step if not pending else []
+            return step if step.kind == "culprit" or not pending else []
         if hosts < 1:
             return []
         view = self.model.view(trials, evidence_of(self.model.space, trials))
         # Several hosts begin with the good configuration each: two trials are not yet both ends.
-        opens = self._opening(trials, view.evidence) is not None
-        if opens or float(view.weight.max()) >= self.model.stop or (view.exact and view.weight.max() > 0.5):
+        if self._opening(trials, view.evidence) is not None:
+            return self._opened(trials, pending, hosts)
+        if float(view.weight.max()) >= self.model.stop or (view.exact and view.weight.max() > 0.5):
             return self._foreseen(trials, pending, hosts)
-        pool = self.pools.of(view)
-        where = [p for p in (pool.candidates.position(config) for config in pending) if p is not None]
+        if hosts == 1 and not pending:
+            return [step]
+        return self._joint(view, pending, hosts) or ([] if pending else [step])
+
+    def _opened(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next]:
+        """What both ends still owe; on the other hosts what tells most once they have shown what they should."""
+        ends = self.model.space.good, self.model.space.bad
+        imagined = list(trials)
+        for config in pending:
+            if any(same_config(config, end) for end in ends):
+                imagined.append(self._as_foretold(imagined, config, None))
+        out: list[Next] = []
+        while isinstance(step := self._opening(imagined, evidence_of(self.model.space, imagined)), Next):
+            if len(out) == hosts:
+                return out
+            out.append(step)
+            imagined.append(self._as_foretold(imagined, step.config, None))
+        if step is not None or len(out) == hosts:
+            return out
+        view = self.model.view(imagined, evidence_of(self.model.space, imagined))
+        rest = [config for config in pending if not any(same_config(config, end) for end in ends)]
+        return out + self._joint(view, rest, hosts - len(out))
+
+    def _joint(self, view: View, pending: Sequence[Config], hosts: int) -> list[Next]:
         keep = np.flatnonzero(view.weight > gain.NEGLIGIBLE)
+        pool = self.pools.of(view)
+        if len(keep) > FEW:
+            pool = self._some(view, pool)
         hot, cold = self.model.foretold(view, keep)
-        random = np.random.default_rng((self.model.seed, len(trials), len(pending)))
+        random = np.random.default_rng((self.model.seed, len(view.trials), len(pending)))
         chance = self.pools.chances(view, pool)
         if view.exact:
             chance = chance * ~self.pools.tried(view, pool)
         weight = view.weight[keep] / view.weight[keep].sum()
-        picks = batch.joint(pool.share(keep), weight, 1 - hot[:, 0], 1 - cold[:, 0], where, hosts, chance, random)
-        return [Next(pool.candidates.config(i), self._purpose(view, pool, i)) for i in picks] or [step]
+        told = [self.model.row(self.model.space.effective(config, view.fixed))[keep] for config in pending]
+        under_way: rows.Singles = np.array(told, dtype=np.float32).reshape(len(pending), len(keep))
+        under_way *= 0.5
+        picks = batch.joint(
+            pool.share(keep), weight, 1 - hot[:, 0], 1 - cold[:, 0], under_way, hosts, chance, random, BATCH_BITS
+        )
+        return [Next(pool.candidates.config(i), self._purpose(view, pool, i)) for i in picks]
 
     def _foreseen(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next]:
         out: list[Next] = []
-        imagined = list(trials)
+        view = self.model.view(trials, evidence_of(self.model.space, trials))
+        imagined = [*trials]
         for config in pending:
-            imagined.append(self._imagined(imagined, config))
+            imagined.append(self._as_foretold(imagined, config, view))
         while len(out) < hosts and isinstance(step := self.next(imagined), Next):
             out.append(step)
             imagined.append(self._imagined(imagined, step.config))
@@ -163,11 +197,14 @@ class BayesianSearch:
 
     def _imagined(self, trials: Sequence[Trial], config: Config) -> Trial:
         """This trial, if it goes as the leader foretells."""
-        view = self.model.view(trials, evidence_of(self.model.space, trials))
-        effective = self.model.space.effective(config, view.fixed)
-        active = self.model.hypotheses[view.leader].active(effective) if view.evidence else False
-        if same_config(config, self.model.space.bad):
-            active = True
+        return self._as_foretold(trials, config, self.model.view(trials, evidence_of(self.model.space, trials)))
+
+    def _as_foretold(self, trials: Sequence[Trial], config: Config, view: View | None) -> Trial:
+        """view: whose leader foretells; None: the failing end fails and all else passes."""
+        effective = self.model.space.effective(config, view.fixed if view is not None else {})
+        active: bool | None = same_config(config, self.model.space.bad)
+        if view is not None and view.evidence and not active:
+            active = self.model.hypotheses[view.leader].active(effective)
         outcome = Outcome.FAIL if active else Outcome.PASS
         return Trial(len(trials) + 1, "", config, effective, outcome)
 
@@ -176,12 +213,12 @@ class BayesianSearch:
     def _opening(self, trials: Sequence[Trial], evidence: list[Trial]) -> Next | Verdict | None:
         """Without a good text there is nothing to compare with, without a failure nothing to find."""
         space = self.model.space
-        good = [t for t in evidence if same_config(t.config, space.good)]
-        bad = [t for t in evidence if same_config(t.config, space.bad)]
+        ends = space.good, space.bad
+        good, bad = ([t for t in evidence if same_config(t.config, end)] for end in ends)
         good_failed = sum(self._not_healthy(t) for t in good)
         bad_failed = sum(t.outcome is Outcome.FAIL for t in bad)
         answered = [t for t in trials if t.outcome is not Outcome.INFRA]
-        asked = [sum(same_config(t.config, end) for t in answered) for end in (space.good, space.bad)]
+        asked = [sum(same_config(t.config, end) for t in answered) for end in ends]
         if not good:
             if asked[0] >= 2:
                 return self.naming.bare(
@@ -243,12 +280,14 @@ class BayesianSearch:
 
     def _looked_at(self, view: View, pool: Pool) -> Pool:
         """Of many candidates some by lot, and what is near the leaders: as good a trial is among them."""
+        return pool if view.exact else self._some(view, pool)
+
+    def _some(self, view: View, pool: Pool) -> Pool:
         count = len(pool.candidates.codes)
-        if view.exact or count <= LOOKED_AT:
+        if count <= LOOKED_AT:
             return pool
         random = np.random.default_rng((self.model.seed, len(view.trials), 1))
-        which = random.choice(count, LOOKED_AT, replace=False)
-        return pool.part(np.sort(which))
+        return pool.part(np.sort(random.choice(count, LOOKED_AT, replace=False)))
 
     def _ties(self, view: View, pool: Pool, score: Floats) -> Floats:
         """(candidates,) what decides among equals, least first: what is nearest to the failing configuration, levels of

@@ -103,7 +103,8 @@ class Search(Protocol):
 
     def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
         """What `hosts` free hosts should try now, while `pending` configurations are still tried elsewhere: at most one
-        each, none where it is better to wait for what is pending. A verdict only when nothing is pending any more."""
+        each, none where it is better to wait for what is pending. A culprit as soon as it is shown, whatever is pending:
+        one at a time it would have been named as well. Another verdict only when nothing is pending any more."""
         ...
 
     def expected_trials(self, trials: Sequence[Trial]) -> int:
@@ -157,6 +158,11 @@ def one_at_a_time(
         return []
     step = search.next(trials)
     return step if isinstance(step, Verdict) else [step]
+
+
+def spent(trials: Sequence[Trial]) -> int:
+    """Trials as `max_trials` counts them: the control of each further host is not the search's."""
+    return len(trials) - max(0, len({t.host for t in trials}) - 1)
 
 
 def signature_of(space: Space, trials: Sequence[Trial]) -> str:

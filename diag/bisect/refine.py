@@ -6,7 +6,17 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diag.bisect.decision import Leads, Next, Rejected, Search, Verdict, contradicts, evidence_of, one_at_a_time
+from diag.bisect.decision import (
+    Leads,
+    Next,
+    Rejected,
+    Search,
+    Verdict,
+    contradicts,
+    evidence_of,
+    one_at_a_time,
+    spent,
+)
 from diag.bisect.engine import numbers
 from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.space import Config, Derived, Space
@@ -35,6 +45,9 @@ class RefinedSearch:
             steps = self.inner.next_batch(trials, pending, hosts)
             if not isinstance(steps, Verdict):
                 return steps
+            step = self.next(trials)
+            if isinstance(step, Verdict):
+                return step
         return one_at_a_time(self, trials, pending, hosts)
 
     def expected_trials(self, trials: Sequence[Trial]) -> int:
@@ -53,7 +66,7 @@ class RefinedSearch:
         evidence = evidence_of(self.space, trials)
         step = numbers.sweep(self.space, evidence, name, show=show, alarms=alarms, tried=trials)
         if isinstance(step, numbers.Probe):
-            if len(trials) - before < self.max_sweep and len(trials) < self.max_trials:
+            if len(trials) - before < self.max_sweep and spent(trials) < self.max_trials:
                 return Next(step.config, f"{SWEEP} {name}: {step.purpose}")
             return replace(verdict, why=f"{verdict.why}; the rule about {name} is not settled")
         if step.rule is None or step.probability < numbers.STOP or len(trials) == before:

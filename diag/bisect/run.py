@@ -85,7 +85,7 @@ def run(
             shift.leave(host, why)
         shift.waiting.update(executor.adopted())
         verdict = shift.work()
-        if shift.waiting:  # a control of a host that came too late to be of use
+        if shift.waiting:  # what comes too late to be of use
             executor.cancel()
         else:
             executor.close()
@@ -242,7 +242,9 @@ class _Shift:
     # taking in
 
     def _take(self, host: str) -> None:
-        step = self.waiting.pop(host)
+        step = self.waiting.pop(host, None)
+        if step is None:  # told twice, and taken
+            return
         try:
             trials = self.executor.collect(host)
         except DiagError as error:

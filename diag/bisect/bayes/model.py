@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,25 +64,26 @@ class Model:
         self.sizes = math.prod(len(f.levels) for f in space.factors)
         self._rows: dict[tuple[tuple[str, Value], ...], Codes] = {}
         self._led: dict[int, int] = {}
+        self._last: View | None = None  # of one set of trials much is asked
         self._codes: dict[tuple[tuple[str, Value], ...], Codes] = {}
 
     def view(self, trials: Sequence[Trial], evidence: list[Trial]) -> View:
         """evidence: those of the trials that say something about the fault, see `decision.evidence_of`."""
+        last = self._last
+        if last is None or len(last.trials) != len(trials) or not all(map(operator.is_, last.trials, trials)):
+            self._last = last = self._view(list(trials), evidence)
+        return last
+
+    def _view(self, trials: Sequence[Trial], evidence: list[Trial]) -> View:
         active = (
             np.stack([self.row(t.effective) for t in evidence])
             if evidence
             else np.zeros((0, len(self.hypotheses)), dtype=np.int8)
         )
-        failed = np.array([t.outcome is Outcome.FAIL for t in evidence], dtype=float)
         keys = [tuple(t.effective.items()) for t in evidence]
         number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         groups = [number[key] for key in keys]
-        exact = self.deterministic is True and self.consistent(active, failed, groups)
-        counted = not exact and bool(evidence) and all(t.texts for t in evidence)
-        x = np.array([float(t.garbled) for t in evidence]) if counted else failed
-        n = np.array([float(len(t.texts)) for t in evidence]) if counted else np.ones(len(evidence))
-        certain = 0.0 if self.deterministic is False else rates.CERTAIN
-        over = rates.constant() if exact else rates.counts(certain) if counted else rates.bits(certain)
+        exact, x, n, over = self._read(evidence, active, groups)
         post = posterior(active, x, n, self.log_prior, over)
         log = np.append(post.log_evidence + self.log_prior, -np.inf)
         if not exact and evidence:
@@ -101,8 +104,20 @@ class Model:
             float(weight[-1]),
             self.fixed(evidence),
         )
-        self._led[hash((tuple(keys), tuple(x)))] = view.leader
+        self._led[_trails(keys, x)[-1]] = view.leader
         return view
+
+    def _read(
+        self, evidence: Sequence[Trial], active: Codes, groups: Sequence[int]
+    ) -> tuple[bool, Floats, Floats, rates.Rates]:
+        """(one trial is a proof, garbled of each, asked of each, what rates are possible)."""
+        failed = np.array([t.outcome is Outcome.FAIL for t in evidence], dtype=float)
+        exact = self.deterministic is True and self.consistent(active, failed, groups)
+        counted = not exact and bool(evidence) and all(t.texts for t in evidence)
+        x = np.array([float(t.garbled) for t in evidence]) if counted else failed
+        n = np.array([float(len(t.texts)) for t in evidence]) if counted else np.ones(len(evidence))
+        certain = 0.0 if self.deterministic is False else rates.CERTAIN
+        return exact, x, n, rates.constant() if exact else rates.counts(certain) if counted else rates.bits(certain)
 
     def row(self, effective: Mapping[str, Value]) -> Codes:
         """(rows,) what each hypothesis says of these effective values."""
@@ -124,9 +139,10 @@ class Model:
         fixed: dict[str, Value] = {}
         for factor in self.space.factors:
             name = factor.name
-            if all(same(t.config[name], t.effective[name]) for t in evidence):
+            # From the end, where trials differ most: the many of a long run are looked at for few factors.
+            if not all(same(t.effective[name], evidence[0].effective[name]) for t in reversed(evidence)):
                 continue
-            if all(same(t.effective[name], evidence[0].effective[name]) for t in evidence):
+            if any(not same(t.config[name], t.effective[name]) for t in evidence):
                 fixed[name] = evidence[0].effective[name]
         return fixed
 
@@ -178,14 +194,20 @@ class Model:
 
     def leads_since(self, view: View) -> int:
         """Number of trials after which the leader has always been ahead: what came later did not choose it."""
-        keys = [tuple(t.effective.items()) for t in view.evidence]
+        trails = _trails([tuple(t.effective.items()) for t in view.evidence], view.x)
         for upto in range(len(view.evidence) - 1, 1, -1):
-            key = hash((tuple(keys[:upto]), tuple(view.x[:upto])))
-            if key not in self._led:
-                self.view(view.evidence[:upto], view.evidence[:upto])
-            if self._led.get(key, -1) != view.leader:
+            if trails[upto] not in self._led:
+                self._led[trails[upto]] = self._leader(view, upto)
+            if self._led[trails[upto]] != view.leader:
                 return upto + 1
         return 2
+
+    def _leader(self, view: View, upto: int) -> int:
+        """Who was ahead after so many trials: what a view of them would say, for less."""
+        active = view.active[:upto]
+        _, x, n, over = self._read(view.evidence[:upto], active, view.groups[:upto])
+        post = posterior(active, x, n, self.log_prior, over)
+        return int((post.log_evidence + self.log_prior).argmax())
 
     def held(self, view: View) -> list[int]:
         """Trials that took no part in finding the leader: of configurations that it calls idle and that nobody had
@@ -196,6 +218,11 @@ class Model:
         before = set(view.groups[:since])
         idle = view.active[:, view.leader] == FALSE
         return [i for i in range(since, len(view.evidence)) if idle[i] and view.groups[i] not in before]
+
+
+def _trails(keys: Sequence[tuple[tuple[str, Value], ...]], x: Floats) -> list[int]:
+    """A number for what was seen up to each trial, from 0 trials to all."""
+    return list(itertools.accumulate(zip(keys, x.tolist()), lambda before, seen: hash((before, seen)), initial=0))
 
 
 def contradictory(failed: Bools, groups: Sequence[int]) -> bool:

@@ -84,7 +84,7 @@ def decide(
     if count > 1 or pending:
         worth = (np.ones(commits) if chance is None else chance) / (1.0 if minutes is None else minutes)
         told = share, weight, hot[:, 1:].sum(axis=1), cold[:, 1:].sum(axis=1)
-        picks = batch.joint(*told, pending, count, worth, random)
+        picks = batch.joint(*told, share[list(pending)], count, worth, random)
         return Step(picks[0] if picks else None, post.weight, culprit, False, tuple(picks[1:]))
     score = bits if minutes is None else bits / minutes
     return Step(gain.choose(score, np.zeros(commits), random), post.weight, culprit, False)

@@ -84,9 +84,8 @@ def unexplained(groups: Sequence[int], x: Floats, n: Floats, rates: Rates) -> fl
     """Log evidence of "outside the rows": every distinct configuration has a label of its own, active or idle,
     half and half. groups: for each trial, the number of its effective configuration."""
     hot, idle = rates.logs(x, n)
-    log = rates.log_weight.copy()
-    for group in set(groups):
-        own = np.array([g == group for g in groups])
-        log = log + np.logaddexp(hot[own].sum(axis=0), idle[own].sum(axis=0)) - np.log(2)
+    numbers, which = np.unique(groups, return_inverse=True)
+    own = (which == np.arange(len(numbers))[:, None]).astype(float)
+    log = rates.log_weight + (np.logaddexp(own @ hot, own @ idle) - np.log(2)).sum(axis=0)
     top = log.max()
     return float(top + np.log(np.exp(log - top).sum()))

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import betaincinv
 
-from diag.bisect.decision import Next, Rate, Rates, Verdict, VerdictKind
+from diag.bisect.decision import Next, Rate, Rates, Verdict, VerdictKind, spent
 from diag.bisect.engine import commits, stopping
 from diag.bisect.engine.rates import CERTAIN
 from diag.bisect.engine.rows import Bools, Floats
@@ -125,7 +125,7 @@ class FirstBadSearch:
         if isinstance(steps, Verdict):
             return [] if pending else steps
         free = [step for step in steps if not self._is_pending(step, pending)][:hosts]
-        if free and len(trials) + len(pending) >= self.max_trials:
+        if free and spent(trials) + len(pending) >= self.max_trials:
             return [] if pending else self._narrowed(view, f"{self.max_trials} trials are spent")
         return free
 
