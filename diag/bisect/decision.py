@@ -103,8 +103,8 @@ class Search(Protocol):
 
     def next_batch(self, trials: Sequence[Trial], pending: Sequence[Config], hosts: int) -> list[Next] | Verdict:
         """What `hosts` free hosts should try now, while `pending` configurations are still tried elsewhere: at most one
-        each, none where it is better to wait for what is pending. A culprit as soon as it is shown, whatever is pending:
-        one at a time it would have been named as well. Another verdict only when nothing is pending any more."""
+        each, none where it is better to wait for what is pending. A culprit as soon as it is shown, whatever is
+        pending: one at a time it would have been named as well. Another verdict only when nothing is pending."""
         ...
 
     def expected_trials(self, trials: Sequence[Trial]) -> int:
