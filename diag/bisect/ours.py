@@ -45,10 +45,15 @@ def signature(error: DiagError) -> str:
 
 @dataclass
 class Budget:
-    """How often one session of a run tries again."""
+    """How often one session of a run tries again: more often where more is under way."""
 
+    slots: int = 1
     spent: int = 0
     _in_a_row: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def most(self) -> int:
+        return max(RETRIES_A_RUN, 2 * self.slots)
 
     def worked(self, slot: str) -> None:
         self._in_a_row.pop(slot, None)
@@ -56,7 +61,7 @@ class Budget:
     def allows(self, slot: str, error: BaseException) -> bool:
         """Whether the slot may try again after this."""
         self._in_a_row[slot] = self._in_a_row.get(slot, 0) + 1
-        if not may_pass(error) or self._in_a_row[slot] > RETRIES_A_TRIAL or self.spent >= RETRIES_A_RUN:
+        if not may_pass(error) or self._in_a_row[slot] > RETRIES_A_TRIAL or self.spent >= self.most:
             return False
         self.spent += 1
         return True

@@ -79,7 +79,8 @@ def run(
     journal.write("resumed" if done else "start", run_id=journal.run_id, trials=len(done), **start)
     for host, document in (facts or {}).items():
         journal.write("facts", host=host, document=document)
-    shift = _Shift(search, executor, journal, listener, good, list(done), ends_early)
+    budget = ours.Budget(len(executor.slots))
+    shift = _Shift(search, executor, journal, listener, good, list(done), ends_early, budget=budget)
     try:
         for host, why in (left_out or {}).items():
             shift.leave(host, why)

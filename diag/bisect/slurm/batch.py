@@ -16,6 +16,7 @@ FOLDER = "/diag-job-folder"
 LAUNCHER = "launcher.bin"
 WARNED_S = 60
 """Before its time is up a job is told, so that it can stop its server itself."""
+REAP_S = 60
 _OWN = (
     "job-name",
     "output",
@@ -87,8 +88,7 @@ def text(options: Options, name: str, time_minutes: int, pythons: Sequence[str],
         "exclusive": None if options.share else True,
         "wckey": None,
         "setup": [f"export DIAG_JOB_FOLDER={FOLDER}", "unset DIAG_JOB"],
-        # What a killed launcher left behind, also what has left its process group.
-        "teardown": [f"DIAG_JOB=reap {shlex.join(['srun', *each])} {step}"],
+        "teardown": ["export DIAG_JOB=reap", *_reaping(options, each, step)],
         "srun_args": each,
         "additional_parameters": {
             "signal": f"TERM@{WARNED_S}",
@@ -100,6 +100,14 @@ def text(options: Options, name: str, time_minutes: int, pythons: Sequence[str],
     script = _writer()
     script.update_parameters(**wanted)
     return str(script._make_submission_file_text(step, name))
+
+
+def _reaping(options: Options, each: Sequence[str], step: str) -> list[str]:
+    """What a killed launcher left behind, also what has left its process group. This script runs on the first node; a
+    step on the others waits for the controller, which may be away."""
+    if options.nodes == 1:
+        return [step]
+    return [step, shlex.join(["timeout", str(REAP_S), "srun", *each]) + f" {step}"]
 
 
 def _writer() -> Any:

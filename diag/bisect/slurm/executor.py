@@ -25,7 +25,7 @@ from diag.bisect.run import Listener
 from diag.bisect.slurm import batch, jobs
 from diag.bisect.slurm.batch import Options
 from diag.bisect.trial import Outcome, Trial
-from diag.errors import DiagError, HostError, JobFailed, UsageError
+from diag.errors import DiagError, HostError, JobFailed, PreconditionFailed, UsageError
 from diag.hosts import courier, payload
 
 LOOK_FIRST_S, LOOK_LAST_S = 0.5, 5.0
@@ -50,6 +50,7 @@ class _Job:
     job: str | None = None
     over_since: float | None = None
     state: str = ""
+    reason: str = ""
     nodes: str = ""
     said: str = ""
 
@@ -202,6 +203,7 @@ class Slurm:
                 continue
             unknown = not each["state"] and bool(told["controller"])
             job.state, job.nodes = (job.state, job.nodes) if unknown else (each["state"], each["nodes"] or job.nodes)
+            job.reason = each["reason"] or job.reason
             job.said = told["controller"] or _progress(each)
             over = not unknown and (each["state"] in jobs.ENDED or not each["state"])
             job.over_since = (job.over_since or now) if over else None
@@ -232,8 +234,13 @@ class Slurm:
 
     def _collected(self, job: _Job, ran: jobs.Ran, told: Mapping[str, Any]) -> Sequence[Trial]:
         result = told["result"]
+        if result is None and job.state == "FAILED" and not job.nodes:
+            raise PreconditionFailed(
+                f"Slurm has no place for job {ran.job} ({job.reason or 'FAILED'}).",
+                next="Change what it asks for (--gpus, --nodes, --partition, --slurm); see: sinfo --Node --long",
+            )
         if result is None or job.state == "OUT_OF_MEMORY":
-            raise jobs.lost(ran, job.state, told["log"])
+            raise jobs.lost(ran, job.state, job.reason, told["log"])
         differ = jobs.unlike(result)
         if differ:
             raise JobFailed(
@@ -248,7 +255,7 @@ class Slurm:
         if ran.nodes not in self._controlled:
             control = servers.get(jobs.CONTROL) or told["controls"].get(ran.nodes)
             if control is None:
-                raise jobs.lost(ran, job.state, told["log"])
+                raise jobs.lost(ran, job.state, job.reason, told["log"])
             step = Next(self.plan.space.good, f"control of {ran.nodes}: the good configuration, for its texts there")
             found.append(self._control(step, control, ran))
         if ran.nodes not in self._references:

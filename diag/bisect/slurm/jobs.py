@@ -158,9 +158,10 @@ def _name(rank: int, document: Mapping[str, Any]) -> str:
     return f"rank {rank} ({document['facts'].get('hostname')})"
 
 
-def lost(ran: Ran, state: str, log: list[str]) -> JobFailed:
-    """A job that is over and has left no result."""
-    why = _WHY.get(state) or f"its launcher ended without a result ({state or 'Slurm knows nothing of it any more'})"
+def lost(ran: Ran, state: str, reason: str, log: list[str]) -> JobFailed:
+    """A job that is over and has left no result. state, reason: in Slurm's words."""
+    words = f"{state}, {reason}" if reason not in ("", "None") else state
+    why = _WHY.get(state) or f"its launcher ended without a result ({words or 'Slurm knows nothing of it any more'})"
     return JobFailed(
         f"Job {ran.job}{f' on {ran.nodes}' if ran.nodes else ''} gave no result: {why}.",
         next="It is tried again elsewhere; if that goes on, look at the job's output.",
