@@ -1,7 +1,8 @@
 """Requests that are known before the server is: asked in order, where the laptop cannot ask itself.
 
 A script is a list of groups; the requests of a group are under way at the same time. Of a request: id, method, path,
-body, and `only` (a reference that must be there, else it is left out). In a body, {"$": OP, "of": [...]} stands for
+body, `only` (a reference that must be there, else it is left out) and `unless` (references that must not be there, or
+be false, null, empty). In a body, {"$": OP, "of": [...]} stands for
 what earlier answers hold, each a reference [id, dotted path]; `*` in a path is each item of a list:
 
     ids     their lists, one after another          start   the length of them all less one, and not below 0
@@ -55,9 +56,16 @@ class Asker:
         try:
             if request.get("only"):
                 self._look(request["only"])
+            if any(self._is_set(reference) for reference in request.get("unless") or []):
+                return []
             return [dict(request, body=self._filled(request.get("body")))]
         except Missing:
             return []
+
+    def _is_set(self, reference: Any) -> bool:
+        with contextlib.suppress(Missing):
+            return bool(self._look(reference))
+        return False
 
     def _filled(self, value: Any) -> Any:
         if isinstance(value, dict) and "$" in value:

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from diag.serving import suites
 from diag.serving.client import Client, Prompt
 from diag.serving.engine import Engine
 from diag.verdict.prompts import Suite
@@ -59,9 +60,11 @@ def script(
     max_new_tokens: int,
     sampling: Mapping[str, Any] | None = None,
     concurrency: int | None = None,
+    rounding: bool = False,
 ) -> list[Json]:
     """Groups for probes/_script.py, in the order of `suites.ask`: each prompt alone, all together, then what a judge
-    wants to know (each prompt's ids, a score of each answer), and last what the server says of itself."""
+    wants to know (each prompt's ids, a score of each answer), what the server says of itself, and with `rounding` what
+    `suites.rounding` asks."""
     stage = _Stage()
     with httpx.Client(transport=stage, base_url=BASE) as http:
         client = engine.client(http).asking(sampling or {}, concurrency)
@@ -87,7 +90,22 @@ def script(
                 made = [_scored(engine, each, how, prompt.name) for each in scored]
                 groups.append(_group("the verdicts", made))
         groups.append(_group("the configuration in force", [{**each, "id": each["path"]} for each in facts]))
+        if rounding:
+            groups += _rounding(engine, client, stage, prompts[: suites.ROUNDED_PROMPTS], scored, facts)
     return [group for group in groups if group["requests"]]
+
+
+def _rounding(
+    engine: Engine, client: Client, stage: _Stage, prompts: Sequence[Prompt], scored: Sequence[Json], facts: list[Json]
+) -> list[Json]:
+    """Last, and not of a server that speculates: log-probabilities take another path through it."""
+    unless = [[each["path"], name] for each in facts for name in suites.SPECULATES]
+    asked = []
+    for prompt in prompts:
+        client.decoded(prompt, suites.ROUNDED_TOKENS)
+        asked.append({**stage.taken()[-1], "id": f"decoded {prompt.name}", "unless": unless})
+    scores = [_scored(engine, each, "decoded", prompt.name) for prompt in prompts for each in scored]
+    return [_group("the rounding", asked, len(asked)), _group("the rounding", scores)]
 
 
 def _generated(client: Client, stage: _Stage, prompt: Prompt, max_new_tokens: int) -> Json:

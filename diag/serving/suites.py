@@ -15,6 +15,8 @@ from diag.verdict.reference import LEAST_TOKENS, Margin, calibrate
 
 Say = Callable[[str], None]
 
+SPECULATES = ("speculative_algorithm", "speculative_config")
+"""What a server's effective configuration names where it speculates."""
 ROUNDED_PROMPTS, ROUNDED_TOKENS = 8, 16
 """Prompts of a suite, and new tokens of each, that a server's rounding is measured on."""
 
@@ -66,7 +68,7 @@ def rounding(client: Client, suite: Suite) -> list[float]:
         effective = client.server_info()
     except httpx.HTTPError:  # it is gone, which its answers tell
         return []
-    if effective.get("speculative_algorithm") or effective.get("speculative_config"):
+    if any(effective.get(name) for name in SPECULATES):
         return []
     prompts = [Prompt(p.name, suite.rendered(p)) for p in suite.prompts[:ROUNDED_PROMPTS]]
     with ThreadPoolExecutor(len(prompts)) as pool:

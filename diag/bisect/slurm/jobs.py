@@ -58,13 +58,14 @@ def _server(plan: Plan, config: Config, mark: str, fills: Mapping[str, str], nam
     wanted = asking.requests(plan, config)
     concurrency = wanted.pop(CONCURRENCY, None)
     at_once = int(concurrency) if concurrency is not None else None
+    good = same_config(config, plan.space.good)
     return {
         "name": name,
-        "good": same_config(config, plan.space.good),
+        "good": good,
         "argv": list(what.argv),
         "env": {**plan.engine.environment(what.argv), **what.env},
         "ready": {"path": plan.engine.ready_path, "deadline_s": what.ready_timeout_s},
-        "script": recording.script(plan.engine, plan.suite, plan.max_new_tokens, wanted, at_once),
+        "script": recording.script(plan.engine, plan.suite, plan.max_new_tokens, wanted, at_once, rounding=good),
     }
 
 
