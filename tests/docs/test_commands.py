@@ -26,6 +26,7 @@ FOREIGN = {
     *("--api-key", "--kv-cache-memory-bytes"),
     *(flag.split(".")[0] for engine in suspects.engines() for s in suspects.table(engine).suspect for flag in s.flags),
     *("--clean", "--repeats", "--releases", "--lab"),  # of benchmarks
+    *("--no-install-recommends", "--gres", "--wrap"),  # of apt and sbatch
     *("--lab-fault", "--lab-fault-chance", "--lab-fault-above", "--lab-fault-past"),
 }
 
