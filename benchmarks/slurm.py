@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.lab_fixture import command, environment
 from tests.playbook import toys
 from tests.slurm.cluster import Cluster, ClusterError, cluster, missing
+from tests.slurm.test_slurm_bisect import SUITE
 
 ROOT = Path(__file__).resolve().parents[1]
 CULPRIT = "budget + 1 != block_size"
@@ -39,14 +40,6 @@ TARGET_RATIO = 0.6
 LIMIT_S = 1200
 GONE_S = 5.0
 """So long after its end a run's last job may take to leave its node."""
-SUITE = """\
-schema: 1
-name: two
-max_new_tokens: 16
-prompts:
-  - {name: poem, user: "Write a short poem about the ocean."}
-  - {name: cycle, text: "a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2"}
-"""
 
 
 @dataclass(frozen=True)
