@@ -49,11 +49,6 @@ def root(given: Optional[str], run: str) -> str:
     return os.path.join(os.path.expanduser(given or os.path.join(_state.folder(), "jobs")), run)
 
 
-def control(root: str, nodes: str) -> str:
-    """Where the answers of the good configuration on these nodes are kept."""
-    return os.path.join(root, "controls", re.sub(r"[^\w.-]", "_", nodes) + ".json.gz")
-
-
 def make(folder: str) -> None:
     """With those above it, this user's alone."""
     for each in (os.path.dirname(os.path.dirname(folder)), os.path.dirname(folder), folder):

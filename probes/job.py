@@ -24,19 +24,17 @@ Json = Dict[str, Any]
 
 FOREVER_S = 1e9
 TOLD_S = 1.0
-WAIT_S = 0.2
 GUARD_GRACE_S = 5.0
 FIRST_PORT, PORTS = 20000, 9000
 
 
 def run(args: Mapping[str, Any], talk: object) -> Json:
-    """args: run_id (the mark of this job's processes), servers [{name, good, argv, env, ready, script}], facts (what
-    probes/host.py is asked, or null), stop_grace_s, log_lines; in the environment DIAG_JOB_FOLDER (of this job, below
-    that of the run). Filled in, in argv: {port}, {rank}, {nnodes}, {head} (address of rank 0), {head_port}. A server
-    called "control" is left out where the run has the answers of its like on these nodes already.
+    """args: run_id (the mark of this job's processes), argv, env, ready, script (see _script.py), facts (what
+    probes/host.py is asked, or null), stop_grace_s, log_lines; in the environment DIAG_JOB_FOLDER. Filled in, in argv:
+    {port}, {rank}, {nnodes}, {head} (address of rank 0), {head_port}.
 
     -> {ended: done | signal | reaped}, for the job's log. What counts is written to the job's folder: result.json.gz
-    {job, restart, nodes, node, began_unix, servers {name: as `_Desk.told`}, ranks [facts of each]}; while it runs
+    {job, restart, nodes, node, began_unix, server: as `_Desk.told`, ranks [facts of each]}; while it runs
     progress.json.
     """
     grace_s = float(args.get("stop_grace_s", 10))
@@ -96,7 +94,6 @@ class _Rank:
         self.args, self.signals = args, signals
         self.began_unix = time.time()
         self.folder = env["DIAG_JOB_FOLDER"]
-        self.root = os.path.dirname(self.folder)
         self.rank = int(env.get("SLURM_PROCID") or 0)
         self.nnodes = int(env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or 1)
         self.job = str(env.get("SLURM_JOB_ID") or "")
@@ -113,78 +110,50 @@ class _Rank:
     def work(self) -> str:
         if self.nnodes > 1 and self.args.get("facts"):
             _jobfiles.write(self._path("facts", self.rank), host.run(self.args["facts"]))
-        names = self._agreed()
-        told: Dict[str, Json] = {}
-        for server in self.args["servers"]:
-            if server["name"] in names and self.signals.caught is None:
-                told[server["name"]] = self._serve(server)
+        told = self._serve()
         if self.signals.caught is not None:
             return "signal"
         if self.rank == 0:
             self._write(told)
         return "done"
 
-    def _agreed(self) -> List[str]:
-        """Servers to start: rank 0 says, the others hear."""
-        path = self._path("go")
-        if self.rank == 0:
-            known = os.path.exists(_jobfiles.control(self.root, self.nodes))
-            names = [str(s["name"]) for s in self.args["servers"] if not (known and s["name"] == "control")]
-            if self.nnodes > 1:
-                _jobfiles.write(path, {"servers": names})
-            return names
-        while self.signals.caught is None:
-            said = _jobfiles.read(path)
-            if said is not None:
-                return list(said["servers"])
-            time.sleep(WAIT_S)
-        return []
-
-    def _serve(self, server: Mapping[str, Any]) -> Json:
-        name = str(server["name"])
-        desk = _Desk(self, name, server.get("script") or [])
+    def _serve(self) -> Json:
+        desk = _Desk(self, self.args.get("script") or [])
         talk: Any = desk  # what a supervisor wants of a line to the laptop
-        port = supervise.free_port()
+        ready = dict(self.args["ready"])
         asked = {
-            "argv": [self._filled(str(word)) for word in server["argv"]],
-            "env": server.get("env") or {},
+            "argv": [self._filled(str(word)) for word in self.args["argv"]],
+            "env": self.args.get("env") or {},
             "run_id": self.args["run_id"],
-            "ready": dict(server["ready"]) if self.rank == 0 else dict(server["ready"], deadline_s=FOREVER_S),
+            "ready": ready if self.rank == 0 else dict(ready, deadline_s=FOREVER_S),
             "lease_s": FOREVER_S,
             "log_lines": self.args.get("log_lines", 40),
         }
-        ended = supervise.Supervisor(asked, port, talk, self.signals).run(float(self.args.get("stop_grace_s", 10)))
-        told = dict(desk.told(), ended=ended)
-        if self.rank:
-            if ended.get("reason") != "asked":
-                _jobfiles.write(self._path("died", name, self.rank), {"node": self.node, "ended": ended})
-            return told
-        if self.nnodes > 1:
-            _jobfiles.write(self._path("over", name), {})
-        if server.get("good") and told["asked"]:
-            path = _jobfiles.control(self.root, self.nodes)
-            with contextlib.suppress(OSError):
-                _jobfiles.make(os.path.dirname(path))
-                _jobfiles.write(path, told)
-        return told
+        grace_s = float(self.args.get("stop_grace_s", 10))
+        ended = supervise.Supervisor(asked, supervise.free_port(), talk, self.signals).run(grace_s)
+        if self.rank and ended.get("reason") != "asked":
+            _jobfiles.write(self._path("died", self.rank), {"node": self.node, "ended": ended})
+        if self.rank == 0 and self.nnodes > 1:
+            _jobfiles.write(self._path("over"), {})
+        return dict(desk.told(), ended=ended)
 
     def _filled(self, word: str) -> str:
         for placeholder, value in self.fills.items():
             word = word.replace(placeholder, value)
         return word
 
-    def is_over(self, name: str) -> bool:
+    def is_over(self) -> bool:
         """For the ranks that do not ask."""
-        return self.rank > 0 and os.path.exists(self._path("over", name))
+        return self.rank > 0 and os.path.exists(self._path("over"))
 
-    def fallen(self, name: str) -> Optional[Json]:
+    def fallen(self) -> Optional[Json]:
         """For the one that asks: the end of another rank's part, if it has ended."""
         if self.rank or self.nnodes == 1:
             return None
-        found = (_jobfiles.read(self._path("died", name, rank)) for rank in range(1, self.nnodes))
+        found = (_jobfiles.read(self._path("died", rank)) for rank in range(1, self.nnodes))
         return next((one for one in found if one is not None), None)
 
-    def _write(self, told: Mapping[str, Json]) -> None:
+    def _write(self, told: Json) -> None:
         facts = [_jobfiles.read(self._path("facts", rank)) for rank in range(self.nnodes)] if self.nnodes > 1 else []
         document = {
             "schema": 1,
@@ -193,7 +162,7 @@ class _Rank:
             "nodes": self.nodes,
             "node": self.node,
             "began_unix": self.began_unix,
-            "servers": told,
+            "server": told,
             "ranks": facts,
         }
         _jobfiles.write(os.path.join(self.folder, "result.json.gz"), document)
@@ -212,8 +181,8 @@ class _Desk:
     """In the place of a laptop: hears what the supervisor says, has the script asked when the server is ready, and
     says stop when that is done."""
 
-    def __init__(self, rank: _Rank, name: str, script: List[Mapping[str, Any]]) -> None:
-        self._rank, self._name, self._script = rank, name, script
+    def __init__(self, rank: _Rank, script: List[Mapping[str, Any]]) -> None:
+        self._rank, self._script = rank, script
         self._begun = self._told_at = time.monotonic()
         self._over = threading.Event()
         self._ready_after_s: Optional[float] = None
@@ -248,11 +217,11 @@ class _Desk:
             self._say(str(phase), str(event.get("last_log") or ""))
 
     def receive(self, timeout_s: Optional[float]) -> Optional[Json]:
-        if self._over.wait(timeout_s) or self._rank.is_over(self._name):
+        if self._over.wait(timeout_s) or self._rank.is_over():
             return {"cmd": "stop"}
         if time.monotonic() - self._looked_at > TOLD_S:
             self._looked_at = time.monotonic()
-            self._fallen = self._rank.fallen(self._name)
+            self._fallen = self._rank.fallen()
         return {"cmd": "stop"} if self._fallen is not None else None
 
     # asking
@@ -269,4 +238,4 @@ class _Desk:
         self._told_at = time.monotonic()
         elapsed = round(self._told_at - self._begun, 1)
         last = _proc.text(said.encode("utf-8", "backslashreplace"))[:300]
-        self._rank.progress({"server": self._name, "phase": phase, "elapsed_s": elapsed, "said": last})
+        self._rank.progress({"phase": phase, "elapsed_s": elapsed, "said": last})

@@ -37,7 +37,7 @@ def run(args: Mapping[str, Any], talk: object = None) -> Json:
             {job: id, folder, submitted_unix}; the same name again is the same job, not another
     poll    jobs {serial: id} -> {jobs {serial: {state, reason, nodes, progress, result: whether it is there}},
             controller: "" or why it does not answer}; state "" is a job that the queue does not know any more
-    collect serial -> {result, controls {nodes: ...}, submitted_unix, log: the last lines of the job's output}
+    collect serial -> {result, submitted_unix, log: the last lines of the job's output}
     find    -> {jobs [{serial, job: id or null, spec}]}, all that was submitted for this run
     cancel  jobs [id], forget: whether the run's folder goes -> {left: jobs that the queue still holds}
     Errors: precondition, with what Slurm said.
@@ -169,12 +169,8 @@ def _accounted(job: str) -> Tuple[str, str]:
 def _collect(root: str, serial: str) -> Json:
     folder = os.path.join(root, str(int(serial)))
     result = _jobfiles.read(os.path.join(folder, "result.json.gz"))
-    controls = {}
-    if result is not None:
-        nodes = str(result["nodes"])
-        controls = {nodes: _jobfiles.read(_jobfiles.control(root, nodes))}
     submitted = (_jobfiles.read(os.path.join(folder, "job.json")) or {}).get("submitted_unix")
-    return {"result": result, "controls": controls, "submitted_unix": submitted, "log": _log(folder)}
+    return {"result": result, "submitted_unix": submitted, "log": _log(folder)}
 
 
 def _log(folder: str) -> List[str]:

@@ -51,19 +51,19 @@ class Bench(Protocol):
 
 
 class Executor(Protocol):
-    """places: whether it chooses the host of each trial itself (a trial then says where it was made), and brings the
-    control of a host along with the first trial there. Else slots are hosts, and the shell asks for their controls."""
+    """places: whether it chooses the host of each trial itself (a trial then says where it was made), unless `submit`
+    is told of one. Else slots are hosts."""
 
     slots: tuple[str, ...]
     places: bool
 
     def adopted(self) -> Mapping[str, Next]: ...
 
-    def submit(self, slot: str, number: int, step: Next) -> None: ...
+    def submit(self, slot: str, number: int, step: Next, host: str = "") -> None: ...
 
     def poll(self) -> Sequence[str]: ...
 
-    def collect(self, slot: str) -> Sequence[Trial]: ...
+    def collect(self, slot: str) -> Trial: ...
 
     def cancel(self) -> None: ...
 
@@ -83,17 +83,17 @@ class Inline:
     def adopted(self) -> Mapping[str, Next]:
         return {}
 
-    def submit(self, slot: str, number: int, step: Next) -> None:
+    def submit(self, slot: str, number: int, step: Next, host: str = "") -> None:
         self._waiting = number, step
 
     def poll(self) -> Sequence[str]:
         return self.slots if self._waiting is not None else ()
 
-    def collect(self, slot: str) -> Sequence[Trial]:
+    def collect(self, slot: str) -> Trial:
         if self._waiting is None:
             raise ValueError("nothing was submitted")
         (number, step), self._waiting = self._waiting, None
-        return [self._bench.trial(number, step)]
+        return self._bench.trial(number, step)
 
     def cancel(self) -> None:
         """What runs here is over when an exception leaves it; but a server may have been kept."""
@@ -144,7 +144,7 @@ class Workers:
     def adopted(self) -> Mapping[str, Next]:
         return {}
 
-    def submit(self, slot: str, number: int, step: Next) -> None:
+    def submit(self, slot: str, number: int, step: Next, host: str = "") -> None:
         self._asked[slot].put((number, step))
 
     def poll(self) -> Sequence[str]:
@@ -155,13 +155,13 @@ class Workers:
             self._results[more.slot] = more
         return tuple(self._results)
 
-    def collect(self, slot: str) -> Sequence[Trial]:
+    def collect(self, slot: str) -> Trial:
         over = self._results.pop(slot)
         if over.error is not None:
             raise over.error
         if over.trial is None:
             raise ValueError("a trial without a result")
-        return [over.trial]
+        return over.trial
 
     def cancel(self) -> None:
         for bench in self._benches.values():

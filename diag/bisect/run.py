@@ -125,7 +125,8 @@ def _interrupted(executor: Executor, journal: Journal, trials: int) -> None:
 
 @dataclass
 class _Shift:
-    """waiting: what each slot is at. out: slots that are given nothing more, and why."""
+    """waiting: what each slot is at. out: slots that are given nothing more, and why. controlling: slots that try the
+    good configuration on a host that is in doubt; untrusted: such hosts where that could not be done, and why."""
 
     search: Search
     executor: Executor
@@ -138,6 +139,8 @@ class _Shift:
     out: dict[str, str] = field(default_factory=dict)
     budget: ours.Budget = field(default_factory=ours.Budget)
     quarantined: set[str] = field(default_factory=set)
+    controlling: dict[str, str] = field(default_factory=dict)
+    untrusted: dict[str, str] = field(default_factory=dict)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -152,7 +155,7 @@ class _Shift:
 
     @property
     def evidence(self) -> list[Trial]:
-        return crew.evidence(self.trials, self.hosts, self.good)
+        return [t for t in crew.evidence(self.trials, self.hosts, self.good) if t.host not in self.untrusted]
 
     def work(self) -> Verdict:
         while True:
@@ -185,7 +188,25 @@ class _Shift:
     def _anywhere(self) -> Verdict | None:
         """To every free slot; what the executor finds out about the hosts comes with the trials."""
         usable = [slot for slot in self.slots if slot not in self.out]
-        return self._batch([slot for slot in usable if slot not in self.waiting], usable)
+        doubted = self._doubted()
+        self._control(doubted, crew.DOUBTED_AFTER)
+        free = [slot for slot in usable if slot not in self.waiting]
+        verdict = self._batch(free, usable)
+        if verdict is None or not doubted:
+            return verdict
+        self._control(doubted, 1)  # before anything is said that rests on them
+        return None
+
+    def _doubted(self) -> Mapping[str, int]:
+        """Hosts that show nothing but failures, and have no control yet: how many."""
+        return crew.doubted(self.evidence, self.good)
+
+    def _control(self, doubted: Mapping[str, int], least: int) -> None:
+        for host, failures in doubted.items():
+            slot = next((s for s in self.slots if s not in self.out and s not in self.waiting), None)
+            if slot is not None and failures >= least and host not in self.controlling.values():
+                self.controlling[slot] = host
+                self._submit(slot, Next(self.good, f"control of {host}: nothing has passed there yet"), host)
 
     def _batch(self, free: Sequence[str], sound: Sequence[str]) -> Verdict | None:
         """free: slots to give something to; sound: those whose trials under way will count."""
@@ -221,12 +242,13 @@ class _Shift:
             return step
         return Verdict("environmental", "the good configuration is healthy on none of the hosts")
 
-    def _submit(self, host: str, step: Next) -> None:
+    def _submit(self, slot: str, step: Next, host: str = "") -> None:
+        """host: the only one that it may be made on, where the executor would choose one."""
         number = len(self.trials) + len(self.waiting) + 1
-        self.waiting[host] = step
+        self.waiting[slot] = step
         expected = self.search.expected_trials(self.evidence)
-        self.listener.trial_starts(number, max(number, expected), step, host)
-        self.executor.submit(host, number, step)
+        self.listener.trial_starts(number, max(number, expected), step, slot)
+        self.executor.submit(slot, number, step, host)
 
     def _look_ahead(self) -> None:
         if not isinstance(self.search, Leads):
@@ -247,14 +269,21 @@ class _Shift:
         if step is None:  # told twice, and taken
             return
         try:
-            trials = self.executor.collect(host)
+            trial = self.executor.collect(host)
         except DiagError as error:
+            self._give_up(self.controlling.pop(host, None), error)
             if not self._goes_on(host, step, error):
                 raise
             return
+        self.controlling.pop(host, None)
         self.budget.worked(host)
-        for trial in trials:
-            self._record(trial if self.executor.places else replace(trial, host=host))
+        self._record(trial if self.executor.places else replace(trial, host=host))
+
+    def _give_up(self, host: str | None, error: DiagError) -> None:
+        """On a host whose control could not be made: what failed there does not count."""
+        if host is not None:
+            self.untrusted[host] = f"its control could not be made: {error.what}"
+            self.leave(host, self.untrusted[host])
 
     def _record(self, trial: Trial) -> None:
         trial = replace(trial, number=len(self.trials) + 1)

@@ -126,11 +126,10 @@ class Session:
         return Workers(benches) if len(slots) > 1 else Inline(benches[slots[0]], slots[0])
 
     def _jobs(self, options: Options, link: Link, journal: Journal, listener: Listener) -> Executor:
-        from diag.bisect.slurm import executor as slurm
+        from diag.bisect.slurm.executor import Slurm
 
-        slurm.check(link, options)
         fills, resumed = self.fills[self.slots[0]], self.earlier is not None
-        return slurm.Slurm(self.plan, link, journal.run_id, options, fills, listener, self.done, resumed)
+        return Slurm(self.plan, link, journal.run_id, options, fills, listener, self.done, resumed)
 
     def _bench(self, slot: str, links: Mapping[str, Link], journal: Journal, listener: Listener) -> Bench:
         if self.plan.trial is not None:
@@ -189,6 +188,8 @@ def conduct(
         for link in links.values():
             closing.callback(link.drop)
         left_out = reach(links)
+        if asked.slurm is not None:
+            _check_cluster(links[asked.slots[0]], asked.slurm)
         journal = closing.enter_context(asked.journal(run_id))
         try:
             facts = telling.look(links, left_out, warn)
@@ -203,6 +204,13 @@ def conduct(
                 next=f"Go on: diag bisect --resume {journal.run_id}   (what was learnt: {journal.path})",
             ) from None
     return done
+
+
+def _check_cluster(link: Link, options: Options) -> None:
+    """Raises what is wrong with it before a run is begun."""
+    from diag.bisect.slurm import executor
+
+    executor.check(link, options)
 
 
 def _unless_changed(

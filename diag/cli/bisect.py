@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from diag.bisect.decision import Next
+    from diag.bisect.forecast import Forecast
     from diag.bisect.over.session import Ready
     from diag.bisect.session import Session
     from diag.bisect.slurm.batch import Options
@@ -115,11 +116,12 @@ def set_values(sets: tuple[str, ...]) -> dict[str, str]:
 
 
 def _dry_run(asked: Session, as_json: bool) -> int:
-    from diag.bisect.forecast import forecast
+    from diag.bisect.forecast import Cluster, forecast
     from diag.bisect.space import describe
 
-    plan, space = asked.plan, asked.space
-    ahead = forecast(asked.search(), plan, asked.slots)
+    plan, space, options = asked.plan, asked.space, asked.slurm
+    cluster = None if options is None else Cluster(options.jobs, (options.gpus or 0) * options.nodes)
+    ahead = forecast(asked.search(), plan, asked.slots, on=cluster)
     ends = {"good": _command(asked, space.good), "failing": _command(asked, space.bad)}
     if as_json:
         told = {
@@ -130,6 +132,9 @@ def _dry_run(asked: Session, as_json: bool) -> int:
             "expected_trials": ahead.trials,
             "expected_minutes": None if ahead.minutes is None else round(ahead.minutes, 2),
             "minutes_from": ahead.minutes_from,
+            "expected_rounds": ahead.rounds,
+            "expected_jobs": ahead.jobs,
+            "expected_gpu_hours": None if ahead.gpu_hours is None else round(ahead.gpu_hours, 2),
             "first_trials": [{"config": dict(step.config), "purpose": step.purpose} for step in ahead.first],
             "commands": ends,
         }
@@ -139,7 +144,10 @@ def _dry_run(asked: Session, as_json: bool) -> int:
     known = ahead.minutes is not None
     long = f"about {_duration(60 * (ahead.minutes or 0))} by" if known else "how long is not known:"
     click.echo(f"{plan.name}: {plan.spec.title or 'no title'}; about {ahead.trials} {what} on {asked.where}.")
-    click.echo(f"{long} {ahead.minutes_from}\n")
+    click.echo(f"{long} {ahead.minutes_from}")
+    if ahead.jobs is not None:
+        click.echo(_jobs(ahead, asked.at_once))
+    click.echo("")
     for number, step in enumerate(ahead.first, 1):
         click.echo(f"trial {number}  {describe(step.config)}\n         {_safe(step.purpose)}")
     click.echo("")
@@ -147,6 +155,11 @@ def _dry_run(asked: Session, as_json: bool) -> int:
         command = shlex.join(words).replace("'{port}'", "{port}")  # a placeholder, not something to quote
         click.echo(f"{end:8} {command}\n")
     return 0
+
+
+def _jobs(ahead: Forecast, at_once: int) -> str:
+    hours = "GPU-hours not known" if ahead.gpu_hours is None else f"about {ahead.gpu_hours:.1f} GPU-hours"
+    return f"about {ahead.jobs} jobs, at most {at_once} at once, in {ahead.rounds} rounds; {hours}"
 
 
 def _command(asked: Session, config: Config) -> list[str]:

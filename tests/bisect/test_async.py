@@ -43,10 +43,10 @@ class Wild(Nodes):
     cancelled: int = 0
     _told: tuple[str, ...] = ()
 
-    def submit(self, slot: str, number: int, step: Next) -> None:
+    def submit(self, slot: str, number: int, step: Next, host: str = "") -> None:
         assert slot not in self._jobs, "one trial at a time on a slot"
         self.given[slot] += 1
-        super().submit(slot, number, step)
+        super().submit(slot, number, step, host)
         if slot in self.mute and self.given[slot] > self.answers:
             self._jobs[slot] = replace(self._jobs[slot], lost=True)
             self._ends = [(self.now + self.limit if name == slot else end, name) for end, name in self._ends]
@@ -58,7 +58,7 @@ class Wild(Nodes):
         again, self._told = tuple(slot for slot in self._told if slot not in self._jobs), over
         return (*again, *over, *over) if self.twice else over
 
-    def collect(self, slot: str) -> Sequence[Trial]:
+    def collect(self, slot: str) -> Trial:
         self.collected[slot] += 1
         return super().collect(slot)
 

@@ -72,7 +72,7 @@ class Nodes:
     def adopted(self) -> Mapping[str, Next]:
         return {}
 
-    def submit(self, slot: str, number: int, step: Next) -> None:
+    def submit(self, slot: str, number: int, step: Next, host: str = "") -> None:
         now, chance = self.conditions, self.chance
         took = now.minutes * self._pace[slot] * math.exp(chance.gauss(0, now.spread))
         if chance.random() < now.stragglers:
@@ -93,7 +93,7 @@ class Nodes:
         self.chain = max(self.chain, *(self._jobs[slot].chain for slot in over if not self._jobs[slot].lost), 0)
         return over
 
-    def collect(self, slot: str) -> Sequence[Trial]:
+    def collect(self, slot: str) -> Trial:
         job = self._jobs.pop(slot)
         self.busy += self.now - self._starts.pop(slot)
         if job.lost:
@@ -101,7 +101,7 @@ class Nodes:
             raise LinkLost(f"{slot} is gone.", next="Again.")
         effective = self.space.effective(job.step.config, {})
         outcome = Outcome.FAIL if self.fails(effective) else Outcome.PASS
-        return [Trial(job.number, job.step.purpose, job.step.config, effective, outcome)]
+        return Trial(job.number, job.step.purpose, job.step.config, effective, outcome)
 
     def cancel(self) -> None:
         self.busy += sum(max(0.0, self.now - began) for began in self._starts.values())

@@ -129,16 +129,24 @@ def the_rule(told: dict[str, Any]) -> bool:
     return told["verdict"] == "culprit" and told["culprit"]["name"] == "budget + 1 != block_size"
 
 
-def test_the_rule_is_named_and_each_node_had_its_control(site: Site) -> None:
+def test_the_rule_is_named_by_jobs_on_two_nodes(site: Site) -> None:
     code, told = site.bisect()
     assert (code, the_rule(told)) == (1, True)
-    good = {"budget": 7, "block_size": 8}
-    nodes = {trial["host"] for trial in site.trials()}
-    controls = [trial["host"] for trial in site.trials() if trial["config"] == good]
-    assert nodes <= {"node1", "node2"}
-    assert set(controls) == nodes
-    serials = [trial["details"]["slurm"]["serial"] for trial in site.trials() if trial["config"] != good]
-    assert len(serials) == len(set(serials))
+    assert {trial["host"] for trial in site.trials()} == {"node1", "node2"}
+    assert len({trial["details"]["slurm"]["serial"] for trial in site.trials()}) == len(site.trials())
+
+
+def test_a_node_that_garbles_everything_is_found_out_and_named(site: Site) -> None:
+    """What the toy reads at its start says on which node it is to garble, whatever it is asked for."""
+    plan = site.toy.root / "plan.yaml"
+    broken = """sh -c 'test "$(hostname)" = node2 && set -- "$@" --speculative-num-draft-tokens 99; exec "$@"' sh"""
+    plan.write_text(PLAN.replace("""sh -c 'sleep {nap}; exec "$@"' sh""", broken))
+    code, out, err = site.diag(*site.argv("--plan", str(plan), "--json"))
+    told = json.loads(out)
+    assert (code, the_rule(told)) == (1, True), err
+    assert list(told["left_out"]) == ["node2"]
+    good = [t for t in site.trials() if t["config"] == {"budget": 7, "block_size": 8} and t["host"] == "node2"]
+    assert [t["outcome"] for t in good] == ["fail"]
 
 
 def test_killed_in_the_middle_and_gone_on_with(site: Site) -> None:
@@ -153,7 +161,7 @@ def test_killed_in_the_middle_and_gone_on_with(site: Site) -> None:
     told = json.loads(out)
     assert (code, the_rule(told)) == (1, True), err
     assert len(site.trials()) > before
-    serials = [t["details"]["slurm"]["serial"] for t in site.trials() if not t["purpose"].startswith("control of")]
+    serials = [t["details"]["slurm"]["serial"] for t in site.trials()]
     assert len(serials) == len(set(serials))
 
 

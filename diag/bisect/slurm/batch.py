@@ -65,12 +65,15 @@ class Options:
 
 
 def minutes(options: Options, ready_timeout_s: float, asking_s: float) -> int:
-    """The time limit of a job: it may have to start two servers, its control and its own."""
-    return options.minutes or max(2, math.ceil(2 * (ready_timeout_s + asking_s) / 60) + 2)
+    """The time limit of a job."""
+    return options.minutes or math.ceil((ready_timeout_s + asking_s) / 60) + 2
 
 
-def text(options: Options, name: str, time_minutes: int, pythons: Sequence[str], exclude: Sequence[str] = ()) -> str:
-    """The batch script; FOLDER is in it where the job's folder goes. exclude: nodes that it must not be placed on.
+def text(
+    options: Options, name: str, time_minutes: int, pythons: Sequence[str], exclude: Sequence[str] = (), node: str = ""
+) -> str:
+    """The batch script; FOLDER is in it where the job's folder goes. exclude: nodes that it must not be placed on;
+    node: the ones that it must be.
 
     Raises PreconditionFailed where submitit is not installed.
     """
@@ -85,6 +88,7 @@ def text(options: Options, name: str, time_minutes: int, pythons: Sequence[str],
         "ntasks_per_node": 1,
         "gpus_per_node": options.gpus,
         "exclude": ",".join(exclude) or None,
+        "nodelist": node or None,
         "exclusive": None if options.share else True,
         "wckey": None,
         "setup": [f"export DIAG_JOB_FOLDER={FOLDER}", "unset DIAG_JOB"],

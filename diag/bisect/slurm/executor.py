@@ -3,6 +3,9 @@
 A job needs nobody while it runs: it starts its server, asks it, stops it and leaves a result in a folder that all nodes
 see. So a link that is lost costs nothing but time, and `--resume` finds what went on meanwhile. A job that ends without
 a result is nothing but a failure of ours; where that says something about its node, later jobs are placed elsewhere.
+
+All nodes are judged by one reference, the first healthy answers of the good configuration on any of them: each answer
+is scored by the server that gave it, so that what differs between healthy nodes are near ties.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from diag.bisect.run import Listener
 from diag.bisect.slurm import batch, jobs
 from diag.bisect.slurm.batch import Options
 from diag.bisect.trial import Outcome, Trial
-from diag.errors import DiagError, HostError, JobFailed, PreconditionFailed, UsageError
+from diag.errors import HostError, JobFailed, PreconditionFailed, UsageError
 from diag.hosts import courier, payload
 
 LOOK_FIRST_S, LOOK_LAST_S = 0.5, 5.0
@@ -33,7 +36,8 @@ LOOK_FIRST_S, LOOK_LAST_S = 0.5, 5.0
 SETTLE_S = 3.0
 """A shared folder may show a file a moment after the queue says that the job is over."""
 UNKNOWN_S = 20.0
-"""A job that the queue does not know for so long is gone: a controller that comes back takes a moment to know."""
+"""A job that the queue does not know for so long is gone (a controller that comes back takes a moment), and one that
+waits for its only node waits in vain."""
 GIVE_UP_S = 900.0
 """So long without a login node, and the run ends; its jobs go on, and --resume finds them."""
 ASKING_S = 300.0
@@ -43,10 +47,11 @@ _DETAIL = "slurm"
 
 @dataclass
 class _Job:
-    """number: of the trial, as the shell counts; serial: of the job in this run, never used twice."""
+    """serial: of the job in this run, never used twice. node: the only one that it may run on, "" for any."""
 
     serial: int
     step: Next
+    node: str = ""
     job: str | None = None
     over_since: float | None = None
     state: str = ""
@@ -72,8 +77,7 @@ class Slurm:
     _jobs: dict[str, _Job] = field(default_factory=dict)
     _all: list[str] = field(default_factory=list)
     _serial: int = 0
-    _references: dict[str, asking.Reference] = field(default_factory=dict)
-    _controlled: set[str] = field(default_factory=set)
+    _reference: asking.Reference | None = None
     _shunned: Counter[str] = field(default_factory=Counter)
     _first_info: Mapping[str, Any] | None = None
     _pause_s: float = LOOK_FIRST_S
@@ -83,17 +87,8 @@ class Slurm:
         self.slots = tuple(f"job {number}" for number in range(1, self.options.jobs + 1))
         for trial in self.done:
             self._serial = max(self._serial, int((trial.details.get(_DETAIL) or {}).get("serial", 0)))
-            self._knows(trial)
-
-    def _knows(self, trial: Trial) -> None:
-        """The reference of its nodes, where it is the good configuration's first answer there."""
-        if trial.host in self._controlled or not same_config(trial.config, self.plan.space.good):
-            return
-        if trial.outcome is not Outcome.INFRA:
-            self._controlled.add(trial.host)
-            reference = asking.reference_of([trial])
-            if reference is not None:
-                self._references[trial.host] = reference
+        healthy = [t for t in self.done if same_config(t.config, self.plan.space.good)]
+        self._reference = asking.reference_of(healthy)
 
     # what the shell calls
 
@@ -108,14 +103,14 @@ class Slurm:
         self.slots = (*self.slots, *(f"job {number}" for number in more))
         for slot, each in zip(self.slots, found):
             step = Next(each["spec"]["config"], each["spec"]["purpose"])
-            self._jobs[slot] = _Job(int(each["serial"]), step, each["job"])
+            self._jobs[slot] = _Job(int(each["serial"]), step, str(each["spec"].get("node", "")), each["job"])
             self._all += [each["job"]] if each["job"] else []
         return {slot: job.step for slot, job in self._jobs.items()}
 
-    def submit(self, slot: str, number: int, step: Next) -> None:
+    def submit(self, slot: str, number: int, step: Next, host: str = "") -> None:
         """Noted here; `poll` sends it, since only that may wait for a link."""
         self._serial += 1
-        self._jobs[slot] = _Job(self._serial, step)
+        self._jobs[slot] = _Job(self._serial, step, host)
         self._pause_s = LOOK_FIRST_S
 
     def poll(self) -> Sequence[str]:
@@ -124,7 +119,7 @@ class Slurm:
                 if job.job is None:
                     self._send(job)
             self._look()
-            over = [slot for slot, job in self._jobs.items() if self._is_over(job)]
+            over = [slot for slot, job in self._jobs.items() if self._is_over(job) and not self._must_wait(job)]
             if over:
                 return over
             self._tell()
@@ -132,13 +127,15 @@ class Slurm:
                 raise Cancelled
             self._pause_s = min(LOOK_LAST_S, self._pause_s * 1.2)
 
-    def collect(self, slot: str) -> Sequence[Trial]:
+    def collect(self, slot: str) -> Trial:
         job = self._jobs.pop(slot)
         told = self._call("collect", serial=job.serial)
         ran = self._ran(job, told)
         try:
             return self._collected(job, ran, told)
         except JobFailed as error:
+            if job.state == "PENDING":
+                self._call("cancel", jobs=[job.job])
             if job.state in jobs.NODES_AT_FAULT or told["result"] is not None:
                 self._shunned.update(_names(ran.nodes))
             error.add_note(f"slurm: {json.dumps(ran.to_json())}")
@@ -170,7 +167,7 @@ class Slurm:
         env = {name: value.get_secret_value() for name, value in host.env.items()}
         program = payload.payload("probes.job", {"args": args, "env": env, "limit_s": None})
         name = f"diag-{mark}"
-        spec = {"name": name, "config": dict(job.step.config), "purpose": job.step.purpose}
+        spec = {"name": name, "config": dict(job.step.config), "purpose": job.step.purpose, "node": job.node}
         given = (host.helper_python,) if host.helper_python is not None else payload.CANDIDATES
         minutes = batch.minutes(self.options, plan.spec.ready_timeout_s, ASKING_S)
         answer = self._call(
@@ -178,14 +175,16 @@ class Slurm:
             serial=job.serial,
             name=name,
             files={batch.LAUNCHER: _b64(program), "spec.json": _b64(json.dumps(spec).encode())},
-            script=batch.text(self.options, name, minutes, given, self._excluded()),
+            script=batch.text(self.options, name, minutes, given, self._excluded(job), job.node),
             placeholder=batch.FOLDER,
         )
         job.job = str(answer["job"])
         self._all.append(job.job)
 
-    def _excluded(self) -> list[str]:
+    def _excluded(self, job: _Job) -> list[str]:
         """Nodes that failed us, the worst first; always so few that a trial still finds enough others."""
+        if job.node:
+            return []
         most = max(0, self._nodes() - self.options.nodes) if self._shunned else 0
         return [node for node, _ in self._shunned.most_common(most)]
 
@@ -205,7 +204,7 @@ class Slurm:
             job.state, job.nodes = (job.state, job.nodes) if unknown else (each["state"], each["nodes"] or job.nodes)
             job.reason = each["reason"] or job.reason
             job.said = told["controller"] or _progress(each)
-            over = not unknown and (each["state"] in jobs.ENDED or not each["state"])
+            over = not unknown and (each["state"] in jobs.ENDED or not each["state"] or _is_stuck(job))
             job.over_since = (job.over_since or now) if over else None
             if each["result"] and not (each["state"] in ("RUNNING", "COMPLETING") and self._is_doubtful(job)):
                 job.over_since = float("-inf")
@@ -217,7 +216,16 @@ class Slurm:
     def _is_over(self, job: _Job) -> bool:
         if job.over_since is None:
             return False
-        return time.monotonic() - job.over_since > (SETTLE_S if job.state else UNKNOWN_S)
+        return time.monotonic() - job.over_since > (SETTLE_S if job.state in jobs.ENDED else UNKNOWN_S)
+
+    def _must_wait(self, job: _Job) -> bool:
+        """Its answers have nothing to be compared with yet, and soon will."""
+        if self._reference is not None or self._is_good(job):
+            return False
+        return any(self._is_good(other) for other in self._jobs.values())
+
+    def _is_good(self, job: _Job) -> bool:
+        return same_config(job.step.config, self.plan.space.good)
 
     def _tell(self) -> None:
         said = [f"job {job.job} {job.said}" for job in self._jobs.values() if job.job is not None]
@@ -232,7 +240,7 @@ class Slurm:
         waited = None if submitted is None else round(max(0.0, float(result["began_unix"]) - float(submitted)), 1)
         return jobs.Ran(str(job.job), job.serial, str(result["nodes"]), int(result["restart"]), waited)
 
-    def _collected(self, job: _Job, ran: jobs.Ran, told: Mapping[str, Any]) -> Sequence[Trial]:
+    def _collected(self, job: _Job, ran: jobs.Ran, told: Mapping[str, Any]) -> Trial:
         result = told["result"]
         if result is None and job.state == "FAILED" and not job.nodes:
             raise PreconditionFailed(
@@ -248,40 +256,13 @@ class Slurm:
                 next="Make them alike, or keep one out: --slurm exclude=NODE",
                 details=differ[:20],
             )
-        servers = result["servers"]
-        if same_config(job.step.config, self.plan.space.good):
-            return [self._judged(job.step, servers[jobs.TRIAL], ran)]
-        found = []
-        if ran.nodes not in self._controlled:
-            control = servers.get(jobs.CONTROL) or told["controls"].get(ran.nodes)
-            if control is None:
-                raise jobs.lost(ran, job.state, job.reason, told["log"])
-            step = Next(self.plan.space.good, f"control of {ran.nodes}: the good configuration, for its texts there")
-            found.append(self._control(step, control, ran))
-        if ran.nodes not in self._references:
-            return found  # judged against nothing, it would say nothing
-        return [*found, self._judged(job.step, servers[jobs.TRIAL], ran)]
-
-    def _control(self, step: Next, told: Mapping[str, Any], ran: jobs.Ran) -> Trial:
-        """Raises JobFailed where the good configuration does not start on these nodes, while it does on others."""
-        try:
-            return self._judged(step, told, ran)
-        except DiagError as error:
-            if not self._controlled or isinstance(error, HostError):
-                raise
-            raise JobFailed(f"On {ran.nodes}: {error.what}", next=error.next, details=error.details) from None
-
-    def _judged(self, step: Next, told: Mapping[str, Any], ran: jobs.Ran) -> Trial:
-        launch = jobs.launch(self.plan, step.config, f"{self.run_id}.{ran.serial}", self.fills)
-        done = jobs.judged(self.plan, step, told, ran, seen.told(launch), self._references.get(ran.nodes))
-        trial, good = done.trial, same_config(step.config, self.plan.space.good)
-        if good and trial.outcome is not Outcome.PASS:
+        launch = jobs.launch(self.plan, job.step.config, f"{self.run_id}.{ran.serial}", self.fills)
+        done = jobs.judged(self.plan, job.step, result["server"], ran, seen.told(launch), self._reference)
+        if self._is_good(job) and done.trial.outcome is Outcome.PASS:
+            self._reference = self._reference or done.reference
+        elif self._is_good(job) and self._reference is not None:
             self._shunned.update(_names(ran.nodes))
-        if good and trial.outcome is Outcome.PASS and done.reference is not None:
-            self._references.setdefault(ran.nodes, done.reference)
-        if good:
-            self._controlled.add(ran.nodes)
-        return trial
+        return done.trial
 
     # the login node
 
@@ -304,6 +285,11 @@ class Slurm:
         raise ValueError("pauses do not end")
 
 
+def _is_stuck(job: _Job) -> bool:
+    """Whether it waits for a node that Slurm cannot give it, and for no other."""
+    return bool(job.node) and job.state == "PENDING" and ("NotAvail" in job.reason or "DOWN" in job.reason)
+
+
 def _pauses() -> Iterator[float]:
     pause_s = 1.0
     while True:
@@ -317,7 +303,7 @@ def _progress(told: Mapping[str, Any]) -> str:
         return f"waits in the queue ({reason})"
     at = told["progress"] or {}
     where = f" on {nodes}" if nodes else ""
-    said = f": {at['server']}, {at['phase']} {at['said']}".rstrip() if at else ""
+    said = f": {at['phase']} {at['said']}".rstrip() if at else ""
     return f"{state.lower() or 'is not in the queue'}{where}{said}"
 
 
@@ -354,8 +340,9 @@ def _b64(data: bytes) -> str:
 
 
 def check(link: Link, options: Options) -> dict[str, Any]:
-    """What the login node says of the cluster. Raises PreconditionFailed where it is none, or has no such partition;
-    UsageError for a host in a container."""
+    """What the login node says of the cluster. Raises PreconditionFailed where it is none, has no such partition, or
+    where submitit is not installed here; UsageError for a host in a container."""
+    batch.text(options, "check", 1, payload.CANDIDATES)
     if link.host.container is not None:
         raise UsageError(
             f"{link.host.name} is a container; jobs are submitted from a login node.",

@@ -16,7 +16,6 @@ from diag.hosts import courier, parity
 from diag.serving import recording
 from diag.serving.server import STOP_GRACE_S, Launch
 
-CONTROL, TRIAL = "control", "trial"
 ENDED = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
     "TIMEOUT",
@@ -28,6 +27,7 @@ _WHY = {
     "DEADLINE": "its time was up",
     "NODE_FAIL": "its node failed",
     "OUT_OF_MEMORY": "it ran out of memory",
+    "PENDING": "its node is not to be had",
     "PREEMPTED": "another job took its place",
     "TIMEOUT": "its time was up",
 }
@@ -35,12 +35,25 @@ NODES_AT_FAULT = ("BOOT_FAIL", "COMPLETED", "FAILED", "NODE_FAIL")
 """Ended so and without a result, a job says something about its node: its launcher died there, or the node did."""
 
 
-def launcher_args(plan: Plan, config: Config, mark: str, fills: Mapping[str, str], facts: Mapping[str, Any]) -> Any:
-    """For probes/job.py. A job begins with the good configuration where its nodes have not answered it yet."""
-    servers = [_server(plan, config, mark, fills, TRIAL)]
-    if not same_config(config, plan.space.good):
-        servers.insert(0, _server(plan, plan.space.good, mark, fills, CONTROL))
-    return {"run_id": mark, "servers": servers, "facts": dict(facts), "stop_grace_s": STOP_GRACE_S, "log_lines": 40}
+def launcher_args(
+    plan: Plan, config: Config, mark: str, fills: Mapping[str, str], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """For probes/job.py."""
+    what = launch(plan, config, mark, fills)
+    wanted = asking.requests(plan, config)
+    concurrency = wanted.pop(CONCURRENCY, None)
+    at_once = int(concurrency) if concurrency is not None else None
+    good = same_config(config, plan.space.good)
+    return {
+        "run_id": mark,
+        "argv": list(what.argv),
+        "env": {**plan.engine.environment(what.argv), **what.env},
+        "ready": {"path": plan.engine.ready_path, "deadline_s": what.ready_timeout_s},
+        "script": recording.script(plan.engine, plan.suite, plan.max_new_tokens, wanted, at_once, rounding=good),
+        "facts": dict(facts),
+        "stop_grace_s": STOP_GRACE_S,
+        "log_lines": 40,
+    }
 
 
 def launch(plan: Plan, config: Config, mark: str, fills: Mapping[str, str]) -> Launch:
@@ -53,25 +66,9 @@ def launch(plan: Plan, config: Config, mark: str, fills: Mapping[str, str]) -> L
     )
 
 
-def _server(plan: Plan, config: Config, mark: str, fills: Mapping[str, str], name: str) -> dict[str, Any]:
-    what = launch(plan, config, mark, fills)
-    wanted = asking.requests(plan, config)
-    concurrency = wanted.pop(CONCURRENCY, None)
-    at_once = int(concurrency) if concurrency is not None else None
-    good = same_config(config, plan.space.good)
-    return {
-        "name": name,
-        "good": good,
-        "argv": list(what.argv),
-        "env": {**plan.engine.environment(what.argv), **what.env},
-        "ready": {"path": plan.engine.ready_path, "deadline_s": what.ready_timeout_s},
-        "script": recording.script(plan.engine, plan.suite, plan.max_new_tokens, wanted, at_once, rounding=good),
-    }
-
-
 @dataclass(frozen=True)
 class Judged:
-    """reference: what other configurations on the same nodes are judged by; None where it did not start."""
+    """reference: what other configurations are judged by; None where it did not start."""
 
     trial: Trial
     reference: asking.Reference | None
@@ -99,7 +96,7 @@ def judged(
     shown: Mapping[str, Any],
     reference: asking.Reference | None,
 ) -> Judged:
-    """One server of a job. told: as probes/job.py's `_Desk.told`; shown: for the trial's details.
+    """What a job's server showed. told: as probes/job.py's `_Desk.told`; shown: for the trial's details.
 
     Raises JobFailed where it says nothing about the configuration, what `seen.not_started` raises, and PortInUse.
     """
@@ -173,9 +170,6 @@ def lost(ran: Ran, state: str, reason: str, log: list[str]) -> JobFailed:
 def must_be_known(told: Mapping[str, Any]) -> bool:
     """Whether only the job's final state says what this is: a server killed by KILL may have been killed by the kernel
     for want of memory, or by Slurm."""
-    for server in told["servers"].values():
-        died = server["ended"].get("died") or {}
-        error = server["ended"].get("error") or {}
-        if died.get("signal") == "SIGKILL" or "signal SIGKILL" in str(error.get("what")):
-            return True
-    return False
+    ended = told["server"]["ended"]
+    died, error = ended.get("died") or {}, ended.get("error") or {}
+    return died.get("signal") == "SIGKILL" or "signal SIGKILL" in str(error.get("what"))
