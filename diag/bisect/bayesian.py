@@ -27,8 +27,9 @@ from diag.bisect.hypotheses import Hypothesis
 from diag.bisect.space import Config, Space
 from diag.bisect.trial import Outcome, Trial
 
-MAX_TIES, LOOKED_AT, FEW = 128, 1024, 64
-"""Of many candidates so many are looked at; where few hypotheses are left, all."""
+MAX_TIES, LOOKED_AT = 128, 1024
+LOOKED_AT_TOGETHER, FEW = 512, 64
+"""Of many candidates for several hosts so many are looked at; where few hypotheses are left, all."""
 EQUAL = 1e-6
 MAX_REPEATED = 3
 """Trials to repeat, each once, before it is said that nothing explains them."""
@@ -169,7 +170,7 @@ class BayesianSearch:
         keep = np.flatnonzero(view.weight > gain.NEGLIGIBLE)
         pool = self.pools.of(view)
         if len(keep) > FEW:
-            pool = self._some(view, pool)
+            pool = self._some(view, pool, LOOKED_AT_TOGETHER)
         hot, cold = self.model.foretold(view, keep)
         random = np.random.default_rng((self.model.seed, len(view.trials), len(pending)))
         chance = self.pools.chances(view, pool)
@@ -280,14 +281,14 @@ class BayesianSearch:
 
     def _looked_at(self, view: View, pool: Pool) -> Pool:
         """Of many candidates some by lot, and what is near the leaders: as good a trial is among them."""
-        return pool if view.exact else self._some(view, pool)
+        return pool if view.exact else self._some(view, pool, LOOKED_AT)
 
-    def _some(self, view: View, pool: Pool) -> Pool:
+    def _some(self, view: View, pool: Pool, most: int) -> Pool:
         count = len(pool.candidates.codes)
-        if count <= LOOKED_AT:
+        if count <= most:
             return pool
         random = np.random.default_rng((self.model.seed, len(view.trials), 1))
-        return pool.part(np.sort(random.choice(count, LOOKED_AT, replace=False)))
+        return pool.part(np.sort(random.choice(count, most, replace=False)))
 
     def _ties(self, view: View, pool: Pool, score: Floats) -> Floats:
         """(candidates,) what decides among equals, least first: what is nearest to the failing configuration, levels of

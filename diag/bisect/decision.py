@@ -254,6 +254,8 @@ def cleared(leader: Hypothesis, space: Space, evidence: Sequence[Trial]) -> dict
 
 
 def same_config(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
+    if a is b:
+        return True
     if len(a) == len(b) and a != b:  # most of them, and soon seen; 1 and True are equal, but not the same
         return False
-    return a is b or all(same(a[name], b[name]) for name in a)
+    return all(same(a[name], b[name]) for name in a)

@@ -15,6 +15,7 @@ import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from diag.bisect.expr import Expression, Value
@@ -123,11 +124,12 @@ class Space:
             if (broken := self.violated(config)) is not None:
                 raise ValueError(f"the {end} configuration violates '{broken.name}': {broken.when.text}")
 
-    @property
+    @cached_property
     def good(self) -> dict[str, Value]:
+        """Always the same one, so that trials of it are soon recognised."""
         return {f.name: f.good for f in self.factors}
 
-    @property
+    @cached_property
     def bad(self) -> dict[str, Value]:
         return {f.name: f.bad for f in self.factors}
 

@@ -17,7 +17,7 @@ from diag.bisect.engine.gain import TIE, entropy
 from diag.bisect.engine.rows import Floats, Ints, Singles
 
 NOTHING = 1e-12
-MAX_BRANCHES = 96
+MAX_BRANCHES = 64
 BLOCK = 64
 """Candidates that are looked at together."""
 
