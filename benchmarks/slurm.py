@@ -150,7 +150,7 @@ def finished(site: Site, running: subprocess.Popen[str], began: float) -> Run:
     pieces = Counter((trial["details"]["slurm"]["serial"], json.dumps(trial["config"])) for trial in evidence)
     double = sum(count - 1 for count in pieces.values())
     named = (told.get("culprit") or {}).get("predicate") == CULPRIT and running.returncode == 1
-    said = "" if named else f"exit code {running.returncode}: {(err.strip() or out).splitlines()[-1:]}"
+    said = "" if named else f"exit code {running.returncode}: {(err.strip() or out).splitlines()[-4:]}"
     return Run(seconds, named, len(evidence), len(trials) - len(evidence), double, left(site), said)
 
 
@@ -219,7 +219,7 @@ def struck(site: Site, strike: Callable[[Site, str, int], None], number: int) ->
             running.terminate()
         waiter.join()
     site.cluster.tidy()
-    return replace(over[0], right=over[0].right and not wrong, said=wrong or over[0].said)
+    return replace(over[0], right=over[0].right and not wrong, said=f"{wrong} {over[0].said}".strip())
 
 
 def _moment(site: Site, running: subprocess.Popen[str], number: int) -> str | None:
