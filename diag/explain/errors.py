@@ -165,6 +165,25 @@ ENTRIES = (
         more=("docs/host-protocol.md",),
     ),
     Entry(
+        id="job_failed",
+        group="error",
+        title="a job of a queueing system ended without a result (exit code 4)",
+        what=(
+            "It was cancelled or preempted, its node failed, its time or its memory was used up, its launcher died, or "
+            "its nodes are not alike."
+        ),
+        why=(
+            "That says nothing about the configuration, so it is no evidence: the trial is written down as such and "
+            "made again, elsewhere where the node is to blame. The error is seen when that has happened too often."
+        ),
+        do=(
+            "Read the reason, which is Slurm's own: sacct -j JOB, or scontrol show job JOB",
+            "Too little time or memory? --time MIN, --slurm mem=0",
+            "One node at fault? --slurm exclude=NODE",
+        ),
+        more=("docs/slurm.md",),
+    ),
+    Entry(
         id="precondition",
         group="error",
         title="something needed is missing; nothing was changed (exit code 5)",

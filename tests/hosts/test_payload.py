@@ -30,7 +30,8 @@ EMPTY: dict[str, object] = {"args": {}, "env": {}, "limit_s": 1.0}
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("probes.")])
 def test_every_probe_is_small(module: str) -> None:
     # 16 kB is about what a fresh connection carries without waiting. A fix may cost one wait more.
-    limit = 21 if module in ("probes.fixtx", "probes.fixread") else 16
+    # A job's is a file in a queue: nobody waits for its round trips.
+    limit = {"probes.fixtx": 21, "probes.fixread": 21, "probes.job": 26}.get(module, 16)
     assert len(payload.payload(module, EMPTY)) <= limit * 1024
 
 
