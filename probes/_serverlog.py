@@ -91,6 +91,12 @@ class Log:
         shown = _proc.hide(_proc.text(first.rstrip()), self.hidden)
         return tail if not shown or any(shown in line for line in tail) else ["first error: " + shown, *tail]
 
+    def matching(self, pattern: str) -> List[str]:
+        """Those lines of what is kept that a regular expression finds something in, whatever the case."""
+        with self._lock:
+            found = re.findall(rb"^.*(?:" + pattern.encode() + rb").*$", bytes(self._kept), re.M | re.I)
+        return [_proc.hide(_proc.text(line.strip()[:LINE_CHARS]), self.hidden) for line in found]
+
     def close(self) -> None:
         """Wait for the last lines; the pipe ends with the last process of the server. The files go."""
         if self._thread is not None:

@@ -37,13 +37,15 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
     """Supervise one server. Times in seconds.
 
     args:     argv, env (null unsets), cwd, port (int or "auto"; "{port}" in argv is replaced), run_id,
-              ready {path, deadline_s}, lease_s, stop_grace_s, log_lines; or
+              ready {path, deadline_s}, lease_s, stop_grace_s, log_lines, watch (a regular expression without
+              groups that count, for lines of its log that are worth telling); or
               {"reap": true, run_id, stop_grace_s}: stop what a supervisor that was killed left running
     events:   started {pid, port, started_at_unix} · waiting {elapsed_s, last_log} · ready {after_s} ·
               log {lines} · died {as below}
     messages: ping · log {lines} · stop. Silence longer than lease_s, or the end of the link, is a stop.
     returns:  {stopped, reason: asked|laptop_gone|lease|signal|died, signals: {TERM, KILL: how many were sent},
               left: [{pid, state, argv}], port, port_free, seconds, gpu_memory_mib: {before, after} or null};
+              with watched: {lines, first} if lines matched `watch`;
               with died: {exit_code, signal, after_s, log} if the server ended by itself after it was ready.
               Errors port_in_use, server_died, server_not_healthy: {error, stop: {the same}}; all is gone then.
     """
@@ -107,6 +109,7 @@ class Supervisor:
         self.path = str(args["ready"]["path"])
         self.lease_s = float(args.get("lease_s", 60))
         self.log_lines = int(args.get("log_lines", 40))
+        self.watch: Optional[str] = args.get("watch")
         self.log = Log({value for value in _proc.secrets(self.argv, self.env) if len(value) > 3}, self.run_id)
         self.owned = Owned(self.run_id)
         self.ready = False
@@ -126,6 +129,9 @@ class Supervisor:
             self.log.close()
         stopped.update(reason=reason, port=self.port, port_free=_wait_port_free(self.port))
         stopped["gpu_memory_mib"] = _settled(memory_mib)
+        watched = self.log.matching(self.watch) if self.watch else []
+        if watched:
+            stopped["watched"] = {"lines": len(watched), "first": watched[0]}
         return self._outcome(reason, stopped)
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -14,6 +14,7 @@ from diag.bisect.space import Space, describe, level_text, same
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import PreconditionFailed
 from diag.serving.server import Launch
+from diag.verdict import telemetry
 from diag.verdict.compare import TextVerdict
 
 
@@ -45,6 +46,7 @@ def trial(
             *_not_as_asked(step.config, reported),
             *asking.warnings(plan, step.config),
             *_left_behind(stopped),
+            *telemetry.watched(stopped),
         ),
         start_s=start_s,
         total_s=total_s,

@@ -230,6 +230,14 @@ _RULES = (
     ),
     _entry(
         "rule",
+        "unparsed",
+        "no JSON where JSON was asked for",
+        "The suite wants a whole JSON object or array, and none can be parsed at the answer's first bracket.",
+        "One wrong token in brackets and quotes is enough; prose shows the same fault later, or not at all.",
+        "Read the answer where it breaks; a reference tells whether the model can do it at all.",
+    ),
+    _entry(
+        "rule",
         "absent",
         "what must not be there is",
         "The suite says what a right answer does not contain, and it does.",

@@ -16,7 +16,7 @@ from diag.verdict.answers import Answer, Asked
 from diag.verdict.compare import TextVerdict
 from diag.verdict.judging import Judge
 from diag.verdict.leads import Lead, Seen, leads
-from diag.verdict.probed import Probed, Summary, combine, summary
+from diag.verdict.probed import PROPERTIES, Probed, Summary, combine, summary
 from diag.verdict.prompts import Suite, SuitePrompt
 from diag.verdict.reference import Margin
 from diag.verdict.shape.values import Evidence
@@ -184,6 +184,7 @@ def _judged(judging: Judge, taken: Taken, good: Mapping[str, Answer], chats: Map
         finish_reason=answer.finish_reason,
         expect=prompt.expect,
         absent=prompt.absent,
+        parses=prompt.parses,
     )
     scored, by_reference = _scored(judging, taken, good)
     found = combine(record, taken.how, scored, by_reference=by_reference)
@@ -235,7 +236,7 @@ def _seen(
 ) -> Seen:
     ids = [(t.answer, good[t.prompt.name]) for t in taken if t.prompt.name in good and t.answer.token_ids]
     same = [(mine, theirs) for mine, theirs in ids if mine.token_ids == theirs.token_ids]
-    lacks = [{each.rule for each in answer.evidence} & {"expected"} for answer in answers]
+    lacks = [{each.rule for each in answer.evidence} & set(PROPERTIES) for answer in answers]
     message = next((p.asked for p in suite.prompts if p.user is not None), "Say hello.")
     here = endpoint.chat("template", message, min(suite.max_new_tokens, CHAT_TOKENS))
     there = reference.chat("template", message, 1) if reference is not None else None

@@ -20,6 +20,7 @@ from diag.hosts import courier, http
 from diag.hosts.transport import Transport
 from diag.serving.client import Client, Prompt
 from diag.serving.engine import engine_of
+from diag.verdict import telemetry
 
 STOP_GRACE_S = 10.0
 
@@ -78,6 +79,7 @@ def start(
         "lease_s": 60,
         "stop_grace_s": STOP_GRACE_S,
         "log_lines": launch.log_lines,
+        "watch": telemetry.NAN,
     }
     with courier.converse(transport, "supervise", args) as conversation:
         server = _wait_until_ready(transport, conversation, launch, on_progress)

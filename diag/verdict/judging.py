@@ -3,7 +3,6 @@ through a function that is passed in."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from diag.verdict.compare import (
     judge_divergence,
 )
 from diag.verdict.prompts import Suite
+from diag.verdict.texts import lacking
 
 Scorer = Callable[[Answer, tuple[int, int] | None], list[Score] | None]
 """(answer, rival) -> a score for each of its tokens, teacher-forced after its prompt; None where there are none. rival:
@@ -31,7 +31,7 @@ class Judge:
     def __init__(self, suite: Suite, score: Scorer, margin_nats: float = MARGIN_NATS) -> None:
         """score: by the server that is judged, or better by one that is known to be good."""
         self._score, self._margin = score, margin_nats
-        self._expect = {p.name: p.expect for p in suite.prompts}
+        self._prompts = {p.name: p for p in suite.prompts}
 
     def against(self, asked: list[Asked], reference: Mapping[str, Answer]) -> list[TextVerdict]:
         """Each answer against the good configuration's."""
@@ -63,8 +63,9 @@ class Judge:
             return self._verdict(asked, "no_answer", answer.error)
         if not answer.token_ids and not answer.text:
             return self._verdict(asked, "garbled", "empty output")
-        pattern = self._expect[answer.prompt]
-        expected = None if pattern is None else re.search(pattern, answer.text) is not None
+        asked_for = self._prompts[answer.prompt]
+        lacks = lacking(answer.text, answer.finish_reason, asked_for.expect, asked_for.parses)
+        expected = None if asked_for.expect is None and asked_for.parses is None else not lacks
         scores = self._scores(answer)
         kind, why, worst = judge_alone(scores, expected, self._margin)
         return self._verdict(asked, kind, why, worst=worst, scores=scores)

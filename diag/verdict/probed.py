@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +9,13 @@ from typing import Any
 from diag.verdict.compare import TextVerdict
 from diag.verdict.shape.values import Evidence
 from diag.verdict.statistics import Rate, excluded_rate, rate, requests_for_clean
-from diag.verdict.texts import Record, Verdict, judge
+from diag.verdict.texts import Record, Verdict, judge, lacking
 
 LOOKS = frozenset({"salad", "loop", "character-run", "token-run"})
 """Rules that only say what a text looks like."""
+
+PROPERTIES = ("expected", "unparsed")
+"""Rules that say what a right answer lacks."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,10 @@ def combine(record: Record, how: str, scored: TextVerdict | None, *, by_referenc
     if scored is not None and scored.kind != "no_answer":
         certain = by_reference and scored.healthy
         if certain:
-            found = [each for each in found if each.rule in ("expected", "absent", "replaced")]
-            if scored.reference is not None and not _has_expected(record, scored.reference):
-                found = [each for each in found if each.rule != "expected"]  # the model itself cannot do it
+            found = [each for each in found if each.rule in (*PROPERTIES, "absent", "replaced")]
+            if scored.reference is not None:  # what it lacks as well, the model itself cannot do
+                neither = lacking(scored.reference, record.finish_reason, record.expect, record.parses)
+                found = [each for each in found if each.rule not in {lack.rule for lack in neither}]
         elif scored.healthy and scored.worst_gap_nats is not None:
             # Its own prefill would have written this: odd, and perhaps asked for.
             found = [replace(each, weight="suspect") if each.rule in LOOKS else each for each in found]
@@ -79,10 +82,6 @@ def combine(record: Record, how: str, scored: TextVerdict | None, *, by_referenc
         accept_length=scored.accept_length if scored is not None else None,
         reference=scored.reference if scored is not None else None,
     )
-
-
-def _has_expected(record: Record, text: str) -> bool:
-    return record.expect is None or re.search(record.expect, text) is not None
 
 
 def _of_scores(scored: TextVerdict, text: str, by_reference: bool) -> Evidence:

@@ -40,6 +40,7 @@ class SuitePrompt(BaseModel):
     user: str | None = None
     expect: Annotated[str, AfterValidator(pattern)] | None = None
     absent: Annotated[str, AfterValidator(pattern)] | None = None
+    parses: Literal["json"] | None = None
     fill: Fill | None = None
     max_new_tokens: int | None = Field(default=None, ge=1, le=4096)
     copies: int = Field(default=1, ge=1, le=64)

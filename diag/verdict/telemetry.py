@@ -16,7 +16,10 @@ NEVER_ACCEPTED = 1.02
 
 LEAST_ANSWERS = 4
 
-_NAN = re.compile(r"\bnan\b|\binf\b.*logit|detected errors during sampling|not a number", re.IGNORECASE)
+NAN = r"\bnan\b|\binf\b.*logit|detected errors during sampling|not a number"
+"""In a line of a server's log, whatever the case."""
+
+_NAN = re.compile(NAN, re.IGNORECASE)
 _PASSES = re.compile(r"^sglang:cuda_graph_passes_total(\{[^}]*\})\s+([0-9.e+]+)\s*$", re.MULTILINE)
 
 _TRANSLATED = frozenset({"host", "port", "model_path", "tokenizer_path", "model", "api_key", "log_level"})
@@ -98,6 +101,13 @@ def numbers_that_are_none(log: Iterable[str]) -> Iterator[Sign]:
     found = nan_lines(log)
     if found:
         yield Sign("nan", "suspect", f"{len(found)} lines of its log tell of NaN: {found[0].strip()[:160]}")
+
+
+def watched(stopped: Mapping[str, Any]) -> Iterator[str]:
+    """What the supervisor of a server that was started for a trial found in its log. stopped: how the server ended."""
+    seen = stopped.get("watched")
+    if isinstance(seen, Mapping):
+        yield f"{seen.get('lines')} lines of its log tell of NaN: {str(seen.get('first'))[:160]}"
 
 
 def flags(argv: Sequence[str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ healthy   none of the rules has anything to say
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -27,7 +28,7 @@ LEAST_CHARACTERS = 12
 class Record(BaseModel):
     """One output. text: null where there was no answer, `error` says why; prompt: as it was sent; language: a code
     such as "en"; token_ids: as emitted; expect: a regular expression that a right answer contains; absent: one that
-    it must not contain (another request's canary)."""
+    it must not contain (another request's canary); parses: what it must hold a whole document of."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -40,6 +41,7 @@ class Record(BaseModel):
     error: str = ""
     expect: Annotated[str, AfterValidator(pattern)] | None = None
     absent: Annotated[str, AfterValidator(pattern)] | None = None
+    parses: Literal["json"] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,35 @@ def _verdict(found: list[Evidence], record: Record) -> Verdict:
 
 
 def _properties(record: Record, text: str) -> list[Evidence]:
-    found = []
-    if record.expect is not None and re.search(record.expect, text) is None:
-        why = f"lacks what a right answer must have: {record.expect!r}"
-        found.append(Evidence("expected", "garbled", (0, len(text)), why, {"pattern": record.expect}))
+    found = lacking(text, record.finish_reason, record.expect, record.parses)
     if record.absent is not None and (match := re.search(record.absent, text)) is not None:
         why = f"has what must not be in it: {match.group()!r}"
         found.append(Evidence("absent", "garbled", match.span(), why, {"pattern": record.absent}))
     return found
+
+
+def lacking(text: str, finish_reason: str, expect: str | None, parses: str | None) -> list[Evidence]:
+    """What a right answer must have and this one lacks."""
+    found = []
+    if expect is not None and re.search(expect, text) is None:
+        why = f"lacks what a right answer must have: {expect!r}"
+        found.append(Evidence("expected", "garbled", (0, len(text)), why, {"pattern": expect}))
+    # Cut off at its number of tokens, no document is whole.
+    if parses is not None and finish_reason != "length" and not holds_json(text):
+        found.append(Evidence("unparsed", "garbled", (0, len(text)), "no JSON object or array in it can be parsed"))
+    return found
+
+
+def holds_json(text: str) -> bool:
+    """Whether a whole object or array begins at the first bracket of the text; what is around it may be anything."""
+    begins = re.search(r"[{\[]", text)
+    if begins is None:
+        return False
+    try:
+        json.JSONDecoder().raw_decode(text, begins.start())
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _no_answer(error: str) -> Evidence:

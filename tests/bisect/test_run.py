@@ -98,11 +98,14 @@ def test_texts_are_judged_against_the_good_configuration_alone_and_together(benc
 
 
 def test_what_the_server_does_not_do_as_asked_is_a_warning(bench: Bench) -> None:
-    bench.stopped = lambda config: {"left": [{"pid": 77}] if config == BAD else []}
+    nan = {"watched": {"lines": 3, "first": "layer 4: nan in the logits"}}
+    bench.stopped = lambda config: {"left": [{"pid": 77}], **nan} if config == BAD else {"left": []}
     result = bench.run(lambda config, n: FakeClient(config["a"] == 1, {"a": 0 if config == GOOD else 1}))
     by_config = {tuple(t.config.values()): t for t in result.trials}
     assert by_config[0, 0].warnings == ()
-    assert by_config[1, 1].warnings == ("process 77 could not be stopped",)
+    left, log = by_config[1, 1].warnings
+    assert left == "process 77 could not be stopped"
+    assert log == "3 lines of its log tell of NaN: layer 4: nan in the logits"
     if (0, 1) in by_config:
         assert by_config[0, 1].warnings == ("a: asked for 0, in force is 1",)
         assert by_config[0, 1].effective["a"] == 1

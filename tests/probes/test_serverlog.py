@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from diag.verdict.telemetry import NAN
 from probes import _serverlog, reap
 
 
@@ -130,3 +131,10 @@ def test_the_log_of_a_server_whose_output_somebody_else_reads_is_that(state: Pat
         server.stdin.close()
         assert log._thread is not None
         log._thread.join()
+
+
+def test_lines_that_are_worth_telling_are_found_and_hide_secrets() -> None:
+    log = _serverlog.Log({"hush"})
+    log.add(b"loading nanny\nkey hush: NaN in layer 3\r\nfine\nInf in the logits\n")
+    found = log.matching(NAN)
+    assert found == ["key ***: NaN in layer 3", "Inf in the logits"]

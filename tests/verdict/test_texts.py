@@ -116,3 +116,21 @@ def test_no_such_file() -> None:
     done = run("/nowhere/texts.jsonl")
     assert isinstance(done.exception, UsageError)
     assert "No such file" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "rules"),
+    [
+        ('Here it is:\n```json\n{"colour": "red", "size": [1, 2]}\n``` as you wished', "stop", []),
+        ("The list is [1, 2, 3] and no other", "", []),
+        ('{"colour": "red", "size": ', "length", []),  # cut off: nobody can tell
+        ('{"colour": "red", "size": ', "stop", ["unparsed"]),
+        ('{"colour": red}, {"colour": "blue"}', "stop", ["unparsed"]),
+        ("There is no document in this answer.", "stop", ["unparsed"]),
+        ("[" * 30_000, "stop", ["unparsed"]),  # deeper than anybody parses
+    ],
+)
+def test_a_right_answer_holds_a_whole_document(text: str, finish_reason: str, rules: list[str]) -> None:
+    judged = judge(Record(text=text, finish_reason=finish_reason, parses="json"))
+    assert [each.rule for each in judged.evidence if each.rule == "unparsed"] == rules
+    assert not rules or judged.verdict == "garbled"
