@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 def run(args: Mapping[str, Any], talk: Talk) -> Dict[str, Any]:
-    """args: doing (what others are told), run (its programs share the lock), lease_s. event: held. It is let go of at
-    the end of the input, or after lease_s seconds without a message: a laptop that is gone blocks nobody.
+    """args: doing (what others are told), run (its programs share the lock), lease_s, gpus (only these of the host's;
+    left out: all of it). event: held. It is let go of at the end of the input, or after lease_s seconds without a
+    message: a laptop that is gone blocks nobody.
     returns: {held_s}. Error precondition: somebody else has it, who and since when."""
-    lock = _hostlock.HostLock()
+    lock = _hostlock.HostLock([str(gpu) for gpu in args.get("gpus") or ()])
     refused = _hostlock.taken(lock, str(args["doing"]), str(args["run"]))
     if refused is not None:
         return refused

@@ -34,8 +34,8 @@ def run(args: Mapping[str, Any], talk: object) -> Json:
     {port}, {rank}, {nnodes}, {head} (address of rank 0), {head_port}.
 
     -> {ended: done | signal | reaped}, for the job's log. What counts is written to the job's folder: result.json.gz
-    {job, restart, nodes, node, began_unix, server: as `_Desk.told`, ranks [facts of each]}; while it runs
-    progress.json.
+    {job, restart, nodes, node, began_unix, server: as `_Desk.told`, ranks [facts of each]}, or ended.json
+    where it was told to stop before that; while it runs progress.json.
     """
     grace_s = float(args.get("stop_grace_s", 10))
     if os.environ.get("DIAG_JOB") == "reap":
@@ -111,11 +111,12 @@ class _Rank:
         if self.nnodes > 1 and self.args.get("facts"):
             _jobfiles.write(self._path("facts", self.rank), host.run(self.args["facts"]))
         told = self._serve()
-        if self.signals.caught is not None:
-            return "signal"
-        if self.rank == 0:
+        ended = "done" if self.signals.caught is None else "signal"
+        if self.rank == 0 and ended == "done":
             self._write(told)
-        return "done"
+        elif self.rank == 0:
+            _jobfiles.write(os.path.join(self.folder, "ended.json"), {"ended": ended, "restart": self.restart})
+        return ended
 
     def _serve(self) -> Json:
         desk = _Desk(self, self.args.get("script") or [])

@@ -23,6 +23,7 @@ Json = Dict[str, Any]
 LIMIT_S = 40.0
 GONE_S = 60.0
 LOG_BYTES = 1 << 16
+_NOT_USABLE = ("down", "drain", "error", "fail", "inval", "maint", "perfctrs", "power", "reboot", "unk")
 _TOOLS = ("sbatch", "squeue", "scancel", "sinfo")
 _QUEUE = ["squeue", "--noheader", "--states=all", "--format=%i|%j|%T|%r|%N"]
 _ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
@@ -32,12 +33,14 @@ def run(args: Mapping[str, Any], talk: object = None) -> Json:
     """args: do, and run (the bisection's id) and root (where the folders of runs are; null: in our own folder of this
     user's home, which all nodes must see).
 
-    look    partition -> {version, cluster, partitions [{name, nodes, gpus, state}]}
+    look    partition (null: the default one) -> {version, nodes [{name, state, usable}]}
+    free    job -> {}, which may be placed on any node from now on
     submit  serial, name (of the job), files {name: base64}, script, placeholder (in it, for the job's folder) ->
             {job: id, folder, submitted_unix}; the same name again is the same job, not another
     poll    jobs {serial: id} -> {jobs {serial: {state, reason, nodes, progress, result: whether it is there}},
             controller: "" or why it does not answer}; state "" is a job that the queue does not know any more
-    collect serial -> {result, submitted_unix, log: the last lines of the job's output}
+    collect serial -> {result, submitted_unix, stopped: whether it was told to stop before it had a result, log: the
+            last lines of the job's output}
     find    -> {jobs [{serial, job: id or null, spec}]}, all that was submitted for this run
     cancel  jobs [id], forget: whether the run's folder goes -> {left: jobs that the queue still holds}
     Errors: precondition, with what Slurm said.
@@ -51,6 +54,9 @@ def run(args: Mapping[str, Any], talk: object = None) -> Json:
             )
     if args["do"] == "look":
         return _look(args)
+    if args["do"] == "free":
+        _proc.command(["scontrol", "update", "JobId={}".format(int(args["job"])), "ExcNodeList="], LIMIT_S)
+        return {}
     root = _jobfiles.root(args.get("root"), str(args["run"]))
     if args["do"] == "submit":
         return _submit(root, args)
@@ -68,26 +74,25 @@ def _refused(what: str, next: str, said: str = "") -> Json:
 
 
 def _look(args: Mapping[str, Any]) -> Json:
-    out, why = _proc.command(["sinfo", "--noheader", "--format=%R|%D|%G|%a"], LIMIT_S)
+    out, why = _proc.command(["sinfo", "--noheader", "--Node", "--format=%P|%N|%T"], LIMIT_S)
     if why:
         return _refused("Slurm's controller does not answer.", "Ask: scontrol ping", why)
-    found = [line.split("|") for line in out.splitlines() if line.count("|") == 3]
-    partitions = [
-        {"name": name, "nodes": int(nodes), "gpus": _gpus(gres), "state": state} for name, nodes, gres, state in found
-    ]
-    known = sorted({str(each["name"]) for each in partitions})
+    rows = [line.strip().split("|") for line in out.splitlines() if line.count("|") == 2]
+    known = sorted({name.rstrip("*") for name, _, _ in rows})
     wanted = args.get("partition")
     if wanted and wanted not in known:
         return _refused(
             "There is no partition {} on this cluster; no job was submitted.".format(wanted),
             "Take one of: {}".format(", ".join(known)),
         )
-    return {"version": _proc.command(["sinfo", "--version"], LIMIT_S)[0].strip(), "partitions": partitions}
+    mine = [row for row in rows if (row[0].rstrip("*") == wanted if wanted else row[0].endswith("*"))]
+    nodes = [{"name": name, "state": state, "usable": _usable(state)} for _, name, state in mine]
+    return {"version": _proc.command(["sinfo", "--version"], LIMIT_S)[0].strip(), "nodes": nodes}
 
 
-def _gpus(gres: str) -> int:
-    """Of a node: the 8 of gpu:8, gpu:h100:8(S:0-1), or of several kinds their sum."""
-    return sum(int(many) for many in re.findall(r"gpu(?::[^:,(]+)?:(\d+)", gres))
+def _usable(state: str) -> bool:
+    """In sinfo's words: down, drained, and with a * behind it, not responding."""
+    return not state.startswith(_NOT_USABLE) and not state.endswith("*")
 
 
 # --- submit ---------------------------------------------------------------------------------------
@@ -170,7 +175,8 @@ def _collect(root: str, serial: str) -> Json:
     folder = os.path.join(root, str(int(serial)))
     result = _jobfiles.read(os.path.join(folder, "result.json.gz"))
     submitted = (_jobfiles.read(os.path.join(folder, "job.json")) or {}).get("submitted_unix")
-    return {"result": result, "submitted_unix": submitted, "log": _log(folder)}
+    stopped = _jobfiles.read(os.path.join(folder, "ended.json")) is not None
+    return {"result": result, "submitted_unix": submitted, "stopped": stopped, "log": _log(folder)}
 
 
 def _log(folder: str) -> List[str]:

@@ -95,12 +95,12 @@ class Site:
         return self.running()[0]
 
     def kill_launcher(self, node: str) -> None:
-        """The program of ours that Slurm has started there, but not the guard beside it."""
+        """The programs of ours that Slurm has started there, the guard too: the job's last step has the rest to end."""
         found = self.cluster.on_nodes()[node]
-        parents = {one.ppid for one in found}
         ours = [one for one in found if "python" in one.argv[0] and any("zlib.decompress" in word for word in one.argv)]
-        (launcher,) = (one for one in ours if one.pid in parents)
-        os.kill(launcher.pid, signal.SIGKILL)
+        assert len(ours) == 2, ours
+        for one in sorted(ours, key=lambda one: one.pid in {each.ppid for each in found}):  # the guard first
+            os.kill(one.pid, signal.SIGKILL)
 
     def running(self) -> list[Job]:
         return [job for job in self.cluster.jobs("RUNNING") if job.name.startswith("diag-")]

@@ -15,7 +15,7 @@ FOLDER = "/diag-job-folder"
 """Stands for the job's own folder until the login node knows it."""
 LAUNCHER = "launcher.bin"
 WARNED_S = 60
-"""Before its time is up a job is told, so that it can stop its server itself."""
+"""So long before its time is up a job is told, so that it can stop its server itself; a fifth of a short time."""
 REAP_S = 60
 _OWN = (
     "job-name",
@@ -95,7 +95,7 @@ def text(
         "teardown": ["export DIAG_JOB=reap", *_reaping(options, each, step)],
         "srun_args": each,
         "additional_parameters": {
-            "signal": f"TERM@{WARNED_S}",
+            "signal": f"TERM@{min(WARNED_S, time_minutes * 12)}",
             "no-requeue": True,  # a lost trial is written down and tried again elsewhere, within a budget
             **({} if options.share else {"mem": "0"}),
             **options.more,

@@ -38,6 +38,8 @@ SETTLE_S = 3.0
 UNKNOWN_S = 20.0
 """A job that the queue does not know for so long is gone (a controller that comes back takes a moment), and one that
 waits for its only node waits in vain."""
+FREE_S = 10.0
+"""Between looks at the nodes that are left for jobs which may not run everywhere."""
 GIVE_UP_S = 900.0
 """So long without a login node, and the run ends; its jobs go on, and --resume finds them."""
 ASKING_S = 300.0
@@ -53,6 +55,7 @@ class _Job:
     step: Next
     node: str = ""
     job: str | None = None
+    excluded: tuple[str, ...] = ()
     over_since: float | None = None
     state: str = ""
     reason: str = ""
@@ -81,6 +84,7 @@ class Slurm:
     _shunned: Counter[str] = field(default_factory=Counter)
     _first_info: Mapping[str, Any] | None = None
     _pause_s: float = LOOK_FIRST_S
+    _freed: float = 0.0
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -123,6 +127,7 @@ class Slurm:
             if over:
                 return over
             self._tell()
+            self._free()
             if self._cancelled.wait(self._pause_s):
                 raise Cancelled
             self._pause_s = min(LOOK_LAST_S, self._pause_s * 1.2)
@@ -136,7 +141,7 @@ class Slurm:
         except JobFailed as error:
             if job.state == "PENDING":
                 self._call("cancel", jobs=[job.job])
-            if job.state in jobs.NODES_AT_FAULT or told["result"] is not None:
+            if (job.state in jobs.NODES_AT_FAULT and not told["stopped"]) or told["result"] is not None:
                 self._shunned.update(_names(ran.nodes))
             error.add_note(f"slurm: {json.dumps(ran.to_json())}")
             raise
@@ -169,28 +174,39 @@ class Slurm:
         name = f"diag-{mark}"
         spec = {"name": name, "config": dict(job.step.config), "purpose": job.step.purpose, "node": job.node}
         given = (host.helper_python,) if host.helper_python is not None else payload.CANDIDATES
+        job.excluded = self._excluded(job)
         minutes = batch.minutes(self.options, plan.spec.ready_timeout_s, ASKING_S)
         answer = self._call(
             "submit",
             serial=job.serial,
             name=name,
             files={batch.LAUNCHER: _b64(program), "spec.json": _b64(json.dumps(spec).encode())},
-            script=batch.text(self.options, name, minutes, given, self._excluded(job), job.node),
+            script=batch.text(self.options, name, minutes, given, job.excluded, job.node),
             placeholder=batch.FOLDER,
         )
         job.job = str(answer["job"])
         self._all.append(job.job)
 
-    def _excluded(self, job: _Job) -> list[str]:
+    def _excluded(self, job: _Job) -> tuple[str, ...]:
         """Nodes that failed us, the worst first; always so few that a trial still finds enough others."""
-        if job.node:
-            return []
-        most = max(0, self._nodes() - self.options.nodes) if self._shunned else 0
-        return [node for node, _ in self._shunned.most_common(most)]
+        if job.node or not self._shunned:
+            return ()
+        most = max(0, len(self._usable()) - self.options.nodes)
+        return tuple(node for node, _ in self._shunned.most_common(most))
 
-    def _nodes(self) -> int:
-        found = self._call("look", partition=self.options.partition)["partitions"]
-        return sum(int(each["nodes"]) for each in found if self.options.partition in (None, str(each["name"])))
+    def _usable(self) -> list[str]:
+        found = self._call("look", partition=self.options.partition)["nodes"]
+        return [str(each["name"]) for each in found if each["usable"]]
+
+    def _free(self) -> None:
+        """Jobs that wait for nodes which have gone away since may run on those that failed us."""
+        waiting = [job for job in self._jobs.values() if job.excluded and job.state == "PENDING"]
+        if waiting and time.monotonic() - self._freed > FREE_S:
+            self._freed, usable = time.monotonic(), self._usable()
+            for job in waiting:
+                if len(set(usable) - set(job.excluded)) < self.options.nodes:
+                    self._call("free", job=job.job)
+                    job.excluded = ()
 
     def _look(self) -> None:
         asked = {str(job.serial): job.job for job in self._jobs.values() if job.job is not None}
@@ -248,7 +264,7 @@ class Slurm:
                 next="Change what it asks for (--gpus, --nodes, --partition, --slurm); see: sinfo --Node --long",
             )
         if result is None or job.state == "OUT_OF_MEMORY":
-            raise jobs.lost(ran, job.state, job.reason, told["log"])
+            raise jobs.lost(ran, job.state, job.reason, told["log"], told["stopped"])
         differ = jobs.unlike(result)
         if differ:
             raise JobFailed(

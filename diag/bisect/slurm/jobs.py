@@ -156,10 +156,16 @@ def _name(rank: int, document: Mapping[str, Any]) -> str:
     return f"rank {rank} ({document['facts'].get('hostname')})"
 
 
-def lost(ran: Ran, state: str, reason: str, log: list[str]) -> JobFailed:
-    """A job that is over and has left no result. state, reason: in Slurm's words."""
+def lost(ran: Ran, state: str, reason: str, log: list[str], stopped: bool = False) -> JobFailed:
+    """A job that is over and has left no result. state, reason: in Slurm's words; stopped: it was told to stop, as it
+    is before its time is up, and did."""
     words = f"{state}, {reason}" if reason not in ("", "None") else state
-    why = _WHY.get(state) or f"its launcher ended without a result ({words or 'Slurm knows nothing of it any more'})"
+    told = "it was told to stop: its time was nearly up, or somebody ended it" if stopped else None
+    why = (
+        _WHY.get(state)
+        or told
+        or f"its launcher ended without a result ({words or 'Slurm knows nothing of it any more'})"
+    )
     return JobFailed(
         f"Job {ran.job}{f' on {ran.nodes}' if ran.nodes else ''} gave no result: {why}.",
         next="It is tried again elsewhere; if that goes on, look at the job's output.",
