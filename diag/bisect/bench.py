@@ -35,6 +35,7 @@ from diag.verdict.compare import TextVerdict
 
 RETRY_WAIT_S = 5.0
 """Before a lost connection is made again; twice as long the second time."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 DEATH_WAIT_S = 0.5
 """After a request without an answer: its supervisor looks five times a second whether the server still lives."""
 
@@ -51,6 +52,22 @@ def fills_for(plan: Plan, host: Host, given: Mapping[str, str]) -> dict[str, str
             next=f"Give it: --set {first}=VALUE, or {where} in the inventory entry of {host.name}.",
         )
     return {name: known[name] for name in plan.placeholders()}
+
+
+def visible(host: Host) -> dict[str, str]:
+    """What a server there is started with so that it sees the GPUs of its slot and no others."""
+    return {VISIBLE: ",".join(host.gpus)} if host.gpus else {}
+
+
+def refuse_two_masters(plan: Plan, hosts: Sequence[Host]) -> None:
+    """Raises UsageError where both the plan and a host say which GPUs a server sees."""
+    told = VISIBLE in plan.spec.env or VISIBLE in plan.space.env(plan.space.bad)
+    named = next((host.name for host in hosts if host.gpus), None)
+    if told and named is not None:
+        raise UsageError(
+            f"The plan sets {VISIBLE}, and the host of {named} has gpu_sets: which GPUs a server gets is not clear.",
+            next="Take one of the two away.",
+        )
 
 
 @dataclass
@@ -219,7 +236,7 @@ class ServerBench:
         plan = self._plan
         return Launch(
             argv=plan.argv(config, self._fills),
-            env={**plan.spec.env, **plan.space.env(config)},
+            env={**plan.spec.env, **plan.space.env(config), **visible(self._link.host)},
             run_id=self._mark,
             ready_timeout_s=plan.spec.ready_timeout_s,
             engine=plan.spec.engine,
@@ -245,7 +262,9 @@ class ServerBench:
             return
         self._unlock()
         closing = contextlib.ExitStack()
-        closing.enter_context(held(transport, f"diag bisect, run {self._run}", self._run))
+        gpus = self._link.host.gpus
+        where = f" on GPU {', '.join(gpus)}" if gpus else ""
+        closing.enter_context(held(transport, f"diag bisect, run {self._run}{where}", self._run, gpus))
         self._lock = transport, closing
 
     def _unlock(self) -> None:

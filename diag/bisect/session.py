@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from diag import bundle
 from diag.bisect import early, resume
 from diag.bisect import plan as plans
-from diag.bisect.bench import ServerBench, fills_for
+from diag.bisect.bench import ServerBench, fills_for, refuse_two_masters
 from diag.bisect.command import CommandBench
 from diag.bisect.decision import BothEnds, Search
 from diag.bisect.executor import Bench, Executor, Inline, Workers
@@ -295,7 +295,9 @@ def _session(
             next="Name one (see: diag host list), or give --trial-cmd to try a command on this machine.",
         )
     known = inventory.load()
-    hosts = tuple({host.name: host for name in names for host in known.select(name)}.values())  # a name, or a group's
+    places = known.select if slurm is not None else known.slots  # a login node starts no server
+    hosts = tuple({host.name: host for name in names for host in places(name)}.values())  # of a name, or a group's
+    refuse_two_masters(plan, hosts if slurm is None else ())
     own = {name: "{" + name + "}" for name in JOB_WORDS} if slurm is not None else {}  # for the job to fill in
     fills = {host.name: fills_for(plan, host, {**own, **before.get(host.name, {}), **given}) for host in hosts}
     names = tuple(host.name for host in hosts)

@@ -34,6 +34,8 @@ _CONTAINER = (
     r"^((docker|podman):[A-Za-z0-9][\w.-]*|kubectl:[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9-]*)?)$"
 )
 
+_GPUS = r"^[A-Za-z0-9-]+(,[A-Za-z0-9-]+)*$"
+
 _UserPath = Annotated[
     Path, BeforeValidator(lambda value: Path(value).expanduser() if isinstance(value, str) else value)
 ]
@@ -79,6 +81,9 @@ class Host(BaseModel):
     labels: dict[str, str] = Field(default_factory=dict)
     jump: Host | None = Field(default=None, description="reached through this host; in a file: its name")
     connect_timeout_s: float = Field(default=10, gt=0, le=600)
+    gpu_sets: tuple[Annotated[str, Field(pattern=_GPUS)], ...] = Field(
+        default=(), description='each is a place for one server of a bisection: ["0,1", "2,3"]'
+    )
     expected: Expected | None = Field(default=None, description="compared with what is found")
 
     @field_validator("env")
@@ -90,6 +95,27 @@ class Host(BaseModel):
             if "\0" in value.get_secret_value():
                 raise ValueError(f"{name}: a value cannot contain NUL")
         return env
+
+    @field_validator("gpu_sets")
+    @classmethod
+    def _apart(cls, sets: tuple[str, ...]) -> tuple[str, ...]:
+        gpus = [gpu for one in sets for gpu in one.split(",")]
+        twice = next((gpu for gpu in gpus if gpus.count(gpu) > 1), None)
+        if twice is not None:
+            raise ValueError(f"GPU {twice} is named twice: sets have no GPU in common")
+        return sets
+
+    def slots(self) -> tuple[Host, ...]:
+        """A host for each of its sets of GPUs, NAME.gpu0-1; where it has none, itself."""
+        return tuple(
+            self.model_copy(update={"name": f"{self.name}.gpu{one.replace(',', '-')}", "gpu_sets": (one,)})
+            for one in self.gpu_sets
+        ) or (self,)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Of a slot: those that its servers may see; none: all."""
+        return tuple(self.gpu_sets[0].split(",")) if len(self.gpu_sets) == 1 else ()
 
 
 @dataclass(frozen=True)
@@ -134,6 +160,16 @@ class Inventory:
                 next="See the names: diag host list",
             )
         return [self.get(name) for name in names]
+
+    def slots(self, target: str) -> list[Host]:
+        """Where servers can be started at the same time: of each host of `select` its slots, or the one of that
+        name."""
+        if target not in self.hosts:
+            for host in self.hosts.values():
+                for slot in host.slots():
+                    if slot.name == target:
+                        return [slot]
+        return [slot for host in self.select(target) for slot in host.slots()]
 
     def _members(self, group: str) -> list[str]:
         if group == ALL and ALL not in self.groups:

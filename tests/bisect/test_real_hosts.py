@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from diag import cli
+from diag import cli, journal
 from diag.bisect import bench as benches
 from diag.cli import bisect as command
 from diag.hosts.holding import held
@@ -63,7 +63,9 @@ def bisect(
     entries = (
         HOST.format(name=name, port=port, key=sshd.user_key, known=sshd.known_hosts) for name, port in ports.items()
     )
-    (tmp_path / "diag.toml").write_text("schema = 1\n" + "".join(entries) + '[groups]\nring = ["one", "two"]\n')
+    split = HOST.format(name="split", port=sshd.port, key=sshd.user_key, known=sshd.known_hosts)
+    more = split + 'gpu_sets = ["0,1", "2"]\n[groups]\nring = ["one", "two"]\n'
+    (tmp_path / "diag.toml").write_text("schema = 1\n" + "".join(entries) + more)
 
     def run(*arguments: str) -> tuple[int, dict[str, Any]]:
         sets = ("--set", f"python={sys.executable}", "--set", f"toy={TOY}")
@@ -120,6 +122,29 @@ def test_a_host_where_somebody_else_is_at_work_is_left_alone(bisect: Bisect, ssh
         assert "from 127.0.0.1" in told["error"]["what"]
         assert "run theirs for" in told["error"]["what"]
         assert servers() == []
+
+
+def test_a_host_with_sets_of_gpus_is_two_places(bisect: Bisect, sshd: Sshd) -> None:
+    """A colleague may have the one; its server then sees the other's GPUs and no more."""
+    code, told = bisect("split")
+    assert (code, culprit(told)) == (1, {"batch": 8})
+    trials = [entry for entry in journal.read(Path(told["journal"])) if entry["kind"] == "trial"]
+    env = {trial["host"]: trial["details"]["env"] for trial in trials}
+    assert env == {
+        "split.gpu0-1": {"CUDA_VISIBLE_DEVICES": "0,1"},
+        "split.gpu2": {"CUDA_VISIBLE_DEVICES": "2"},
+    }
+    with connect(sshd.host) as colleague, held(colleague, "theirs", "theirs", ("1",)):
+        assert bisect("split.gpu0-1", "--check")[0] == 5
+        assert bisect("one", "--check")[0] == 5, "the whole host"
+        assert bisect("split.gpu2", "--check")[0] == 1
+
+
+def test_a_plan_that_says_which_gpus_is_refused_there(bisect: Bisect, tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text("env: {CUDA_VISIBLE_DEVICES: '0'}\n" + PLAN)
+    code, told = bisect("split")
+    assert (code, told["error"]["kind"]) == (2, "usage")
+    assert "gpu_sets" in told["error"]["what"]
 
 
 def cut_at(sshd: Sshd, monkeypatch: pytest.MonkeyPatch, number: int) -> None:

@@ -62,6 +62,7 @@ def test_list_as_json(two: Path) -> None:
         "labels": {"rack": "7"},
         "jump": "door",
         "connect_timeout_s": 10.0,
+        "gpu_sets": [],
         "expected": None,
         "from": str(two),
     }

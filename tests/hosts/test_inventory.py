@@ -310,3 +310,25 @@ def test_reading_the_inventory_loads_neither_paramiko_nor_httpx() -> None:
     code = "import sys, diag.hosts.inventory; print([m for m in ('paramiko', 'httpx', 'asyncssh') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_host_with_sets_of_gpus_is_a_slot_for_each(tmp_path: Path) -> None:
+    text = '[hosts.big]\naddress = "10.0.0.5"\ngpu_sets = ["0,1", "2,3"]\n[hosts.small]\naddress = "10.0.0.6"\n'
+    known = load([write(tmp_path / "diag.toml", text)])
+    slots = known.slots("all")
+    assert [slot.name for slot in slots] == ["big.gpu0-1", "big.gpu2-3", "small"]
+    assert [slot.gpus for slot in slots] == [("0", "1"), ("2", "3"), ()]
+    assert known.slots("big.gpu2-3") == [slots[1]]
+    assert known.get("big").gpus == ()
+    with pytest.raises(UnknownHost):
+        known.slots("big.gpu4")
+
+
+@pytest.mark.parametrize(
+    ("sets", "why"), [('["0,1", "1,2"]', "GPU 1 is named twice"), ('["0, 1"]', "pattern"), ('["../x"]', "pattern")]
+)
+def test_sets_of_gpus_that_are_none(tmp_path: Path, sets: str, why: str) -> None:
+    path = write(tmp_path / "diag.toml", f'[hosts.big]\naddress = "10.0.0.5"\ngpu_sets = {sets}\n')
+    with pytest.raises(InventoryError) as raised:
+        load([path])
+    assert why in str(raised.value.details)

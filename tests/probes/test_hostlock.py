@@ -122,6 +122,55 @@ def test_two_runs_at_once_never_hold_it_together(state: Path) -> None:
     assert _hostlock.holder() is None
 
 
+def got(lock: HostLock, run: str | None) -> bool:
+    return lock.acquire(f"at work, {run}", run) is None
+
+
+def test_sets_of_gpus_are_held_apart_and_the_whole_host_by_nobody_meanwhile(state: Path) -> None:
+    first, second, both, whole = HostLock(["0", "1"]), HostLock(["2", "3"]), HostLock(["1", "2"]), HostLock()
+    assert got(first, "run-1")
+    assert got(second, "run-2")
+    assert not got(both, "run-3"), "one of its GPUs is somebody's"
+    for run in ("run-3", "run-1", None):
+        who = whole.acquire("fixing", run)
+        assert who is not None
+        assert who["run"] == "run-1"
+    first.release()
+    assert not got(both, "run-3")
+    holder = _hostlock.holder()
+    assert holder is not None
+    assert holder["run"] == "run-2", "who still has some, not who came first"
+    second.release()
+    assert _hostlock.holder() is None
+    assert list(state.iterdir()) == []
+    assert got(both, "run-3")
+    both.release()
+
+
+def test_who_has_the_whole_host_lets_only_its_own_run_have_some_gpus(state: Path) -> None:
+    """A playbook holds the host while a step of it bisects there."""
+    whole, step, other = HostLock(), HostLock(["0"]), HostLock(["1"])
+    assert got(whole, "run-1")
+    assert got(step, "run-1.search")
+    assert not got(other, "run-2")
+    whole.release()
+    step.release()
+    assert got(other, "run-2")
+    other.release()
+    assert list(state.iterdir()) == []
+
+
+def test_a_set_is_had_again_by_its_own_run(state: Path) -> None:
+    """Its connection was lost, and the program that held it does not know yet."""
+    old, new = HostLock(["0"]), HostLock(["0"])
+    assert got(old, "run-1")
+    assert got(new, "run-1")
+    old.release()
+    assert not got(HostLock(["0"]), "run-2")
+    new.release()
+    assert list(state.iterdir()) == []
+
+
 class Laptop:
     """What `hold` talks to: so many messages, then the end of the link, or silence."""
 
