@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Sshd
 from tests.lab_fixture import command
 from tests.playbook import toys
 from tests.playbook.toys import Toy
@@ -73,6 +75,15 @@ class Site:
     def start(self, *more: str, nap_s: float = 3) -> subprocess.Popen[str]:
         argv = self.argv(*self.planned(nap_s), *more)
         return subprocess.Popen(argv, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def over_ssh(self, server: Sshd) -> None:
+        """The login node is reached by SSH from now on."""
+        host = server.host
+        keys = {"address": host.address, "port": host.port, "user": host.user}
+        keys |= {"identity_file": str(host.identity_file), "known_hosts": str(host.known_hosts)}
+        path = self.toy.root / "config" / "hosts.toml"
+        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items())
+        path.write_text(path.read_text().replace('address = "local"', lines))
 
     def journal(self) -> list[dict[str, Any]]:
         found = sorted((self.toy.root / "state" / "runs").glob("*/journal.jsonl"))
@@ -149,8 +160,16 @@ def test_a_node_that_garbles_everything_is_found_out_and_named(site: Site) -> No
     assert [t["outcome"] for t in good] == ["fail"]
 
 
-def test_killed_in_the_middle_and_gone_on_with(site: Site) -> None:
+@pytest.mark.sshd
+def test_cut_off_then_killed_in_the_middle_and_gone_on_with(site: Site, sshd: Sshd) -> None:
+    """Over SSH, one connection for all of it: cut once, it is made anew; the jobs know nothing of either."""
+    site.over_ssh(sshd)
+    before_it = sshd.log.read_text().count("Accepted publickey")
     running = site.start()
+    site.serving()
+    for pid in sshd.session_pids():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     site.until(lambda: len(site.trials()) >= 1)
     running.send_signal(signal.SIGKILL)
     running.wait()
@@ -161,6 +180,8 @@ def test_killed_in_the_middle_and_gone_on_with(site: Site) -> None:
     told = json.loads(out)
     assert (code, the_rule(told)) == (1, True), err
     assert len(site.trials()) > before
+    assert sshd.log.read_text().count("Accepted publickey") - before_it == 3
+    assert site.trials("infra") == []
     serials = [t["details"]["slurm"]["serial"] for t in site.trials()]
     assert len(serials) == len(set(serials))
 
