@@ -232,6 +232,9 @@ class ParamikoTransport(Transport):
         self._sock = sock
         self._outer = outer
         self._closed = threading.Event()
+        # Paramiko closes a forgotten channel when Python collects it: wherever that is, also in a thread that is
+        # sending and holds the lock for it, which then waits for itself, and all others for it. None is forgotten here.
+        self._channels: set[paramiko.Channel] = set()
         threading.Thread(target=self._watch, name="diag-watchdog", daemon=True).start()
 
     def _watch(self) -> None:
@@ -277,7 +280,7 @@ class ParamikoTransport(Transport):
         try:
             channel.exec_command(command)
         except (paramiko.SSHException, EOFError, OSError) as error:
-            channel.close()
+            self.close_channel(channel)
             if not self._transport.is_active():
                 raise self.lost() from None
             raise HostError(
@@ -297,7 +300,9 @@ class ParamikoTransport(Transport):
 
     def _open(self, open_channel: Callable[[], paramiko.Channel]) -> paramiko.Channel:
         try:
-            return open_channel()
+            channel = open_channel()
+            self._channels.add(channel)
+            return channel
         except paramiko.ChannelException as error:
             if error.code == 2:
                 raise ConnectionRefusedError(f"{self.host.name}: {error.text}") from None
@@ -310,9 +315,14 @@ class ParamikoTransport(Transport):
                 raise self.lost() from None
             raise TimeoutError(_text(error)) from None
 
+    def close_channel(self, channel: paramiko.Channel) -> None:
+        channel.close()
+        self._channels.discard(channel)
+
     def close(self) -> None:
         self._closed.set()
         self._transport.close()
+        self._channels.clear()
         self._sock.close()
         if self._outer is not None:
             self._outer.close()
@@ -367,7 +377,7 @@ class SshProcess:
         return status if status >= 0 else None
 
     def close(self) -> None:
-        self._channel.close()
+        self._connection.close_channel(self._channel)
 
 
 class SshStream:
@@ -400,7 +410,7 @@ class SshStream:
         return bool(self._channel.recv_ready() or self._channel.eof_received or self._channel.closed)
 
     def close(self) -> None:
-        self._channel.close()
+        self._connection.close_channel(self._channel)
 
 
 def _wait_until(condition: Callable[[], bool], limit_s: float) -> None:

@@ -45,6 +45,10 @@ class Client:
         """The same server, asked in another way."""
         return Client(self._http, sampling, concurrency)
 
+    def close(self) -> None:
+        """Its connections; those made by `asking` share them."""
+        self._http.close()
+
     def server_info(self) -> dict[str, Any]:
         """The effective configuration; {} where the server has no such page."""
         for path in sglang.INFO_PATHS:

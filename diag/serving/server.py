@@ -89,6 +89,7 @@ def start(
             yield server
         finally:
             server.stopped.update(_stop(conversation))
+            server.client.close()
 
 
 def _wait_until_ready(

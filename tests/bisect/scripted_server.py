@@ -132,7 +132,7 @@ class Bench:
                 server.stopped.update(self.stopped(config))
 
         self.monkeypatch.setattr(benches, "start", start)
-        self.monkeypatch.setattr(benches, "held", lambda transport, doing, run: contextlib.nullcontext())
+        self.monkeypatch.setattr(benches, "held", lambda transport, doing, run, gpus: contextlib.nullcontext())
         self.monkeypatch.setattr(benches, "DEATH_WAIT_S", 0.0)
 
     def run(self, script: Script) -> Result:

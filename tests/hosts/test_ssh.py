@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -341,6 +342,38 @@ def test_a_quiet_but_living_link_is_left_alone(sshd: Sshd, monkeypatch: pytest.M
     monkeypatch.setattr(ssh, "WATCH_LIMIT_S", 5.0)
     with connect(sshd.host) as transport:
         assert transport.exec("sleep 0.5; echo well").stdout == b"well\n"
+
+
+@pytest.mark.parametrize("kind", ["stream", "process"])
+def test_a_channel_that_was_forgotten_does_not_stop_the_connection(
+    sshd: Sshd, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its end, when Python collects it, sends a message: in a thread that is sending one, with Paramiko's lock held."""
+    with connect(sshd.host) as transport:
+        forgotten: list[object] = [
+            transport.open_tcp("127.0.0.1", sshd.port, 10) if kind == "stream" else transport.popen("true")
+        ]
+        if isinstance(forgotten[0], ssh.SshProcess):
+            assert forgotten[0].read(10) == b""
+            forgotten[0]._drain.join(10)
+        forgotten.append(forgotten)  # what only a collection frees
+        del forgotten
+        transport.exec("true")  # Paramiko's reader still has the channel that it last read for
+        send = paramiko.Transport._send_message
+
+        def collected(self: paramiko.Transport, message: paramiko.Message) -> None:
+            if threading.current_thread().name == "sends":
+                gc.collect()
+            send(self, message)
+
+        monkeypatch.setattr(paramiko.Transport, "_send_message", collected)
+        done: list[bytes] = []
+        asking = threading.Thread(
+            target=lambda: done.append(transport.exec("echo on").stdout), name="sends", daemon=True
+        )
+        asking.start()
+        asking.join(20)
+        assert done == [b"on\n"]
 
 
 def test_closing_leaves_no_session_on_the_server(start_sshd: Callable[..., Sshd]) -> None:
