@@ -86,10 +86,10 @@ def killed(make: Callable[[], Course], where: str, when: Callable[[Course, float
     return Row(where, course.at[-1], time.monotonic() - began, tuple(differences(course, end)))
 
 
-def rows(make: Callable[[], Course], every: int) -> Iterator[Row]:
+def rows(make: Callable[[], Course], every: int, skip: int = 0) -> Iterator[Row]:
     end, lines, took = unbroken_run(make)
     print(f"unbroken: {took:.1f} s, {len(lines)} boundaries, verdict {end['verdict'][0]}", flush=True)
-    for line in lines[::every]:
+    for line in lines[skip::every]:
         yield killed(make, f"at '{line}'", lambda course, _, line=line: line in course.seen(), end)
     chance = random.Random(SEED)
     for _ in range(MOMENTS if every == 1 else max(2, MOMENTS // every)):
@@ -116,11 +116,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--lab", metavar="PLAN", help="on the lab whose folder DIAG_BENCH_LAB names, with this plan")
     parser.add_argument("--every", type=int, default=1, help="only every n-th boundary")
+    parser.add_argument(
+        "--skip", type=int, default=0, help="without the first n boundaries, of a table that was cut off"
+    )
     given = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="diag-playbooks-") as scratch, kills.forked() as forks:
         print(f"{'killed':28} {'last line of a step':22} {'to go on':>9}  end")
-        for row in rows(maker(forks, Path(scratch), given.lab), given.every):
+        for row in rows(maker(forks, Path(scratch), given.lab), given.every, given.skip):
             wrong += bool(row.wrong)
             end = ", ".join(row.wrong) or "as unbroken"
             print(f"{row.where:28} {row.killed_at:22} {row.resume_s:7.1f} s  {end}", flush=True)
