@@ -117,7 +117,7 @@ def main() -> int:
     parser.add_argument("--lab", metavar="PLAN", help="on the lab whose folder DIAG_BENCH_LAB names, with this plan")
     parser.add_argument("--every", type=int, default=1, help="only every n-th boundary")
     parser.add_argument(
-        "--skip", type=int, default=0, help="without the first n boundaries, of a table that was cut off"
+        "--skip", type=int, default=0, help="without the first n boundaries"
     )
     given = parser.parse_args()
     wrong = 0
