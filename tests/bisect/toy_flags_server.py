@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser("toy_flags_server.py")
-    for flag in ("--port", "--batch", "--graph", "--dies"):
+    for flag in ("--port", "--batch", "--graph", "--dies", *(f"--f{i}" for i in range(8))):
         parser.add_argument(flag, type=int, default=0)
     return parser.parse_args()
 
