@@ -1,6 +1,6 @@
 """Planning past the machine: the real search and the real shell on 1 to 512 simulated nodes. Tables beside targets.
 
-    python benchmarks/scale.py [--nodes 1 2 4 ... 512] [--runs 6] [--seed 1] [--scenario NAME ...] [--factors 10]
+    python benchmarks/scale.py [--nodes 1 2 4 ... 512] [--runs 4] [--seed 1] [--scenario NAME ...] [--factors 10]
 
 What is simulated is the nodes alone (tests/bisect/virtual.py): a clock that jumps, trials that take their time, wait
 in a queue, straggle and are lost. What plans is `BayesianSearch` with pending trials inside `RefinedSearch`, and what
@@ -10,7 +10,8 @@ gives out and takes in is `diag.bisect.run.run`, as they are shipped.
     wall      hours from begin to verdict; GPU-hours: of all trials, lost ones and those cancelled at the end included
     even      every trial takes as long as every other, none waits or is lost: wall time in trials is rounds
 
-`fleet`: hosts that are ours alone. `queue`: each trial waits half an hour in the mean before it starts.
+`fleet`: hosts that are ours alone, with a control on each. `queue`: a cluster, where each trial is a job that waits
+half an hour in the mean before it starts, on a node that nobody chose, without a control.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def simulate(
     inner = BayesianSearch(space, deterministic=scenario.deterministic, seed=seed, confirm=confirm, max_trials=400)
     search = Timed(RefinedSearch(inner, space, max_trials=400))
     slots = tuple(f"node{i}" for i in range(nodes))
-    there = Nodes(space, slots, fails, conditions, chance)
+    there = Nodes(space, slots, fails, conditions, chance, places=conditions.queue_minutes > 0)
     done = known(space, slots) if ends_known else []
     result = run.run(search, there, unwritten(), Unheard(), good=space.good, start={}, done=done)
     return Ran(there, result, hidden, search.steps)
@@ -196,7 +197,7 @@ def line(nodes: int, ran: Sequence[Ran]) -> Line:
 
 def grown(space: Space, scenario: Scenario, conditions: Conditions, given: argparse.Namespace) -> Iterator[Line]:
     for nodes in given.nodes:
-        runs = given.runs if nodes <= MANY else max(1, given.runs * MANY // nodes)
+        runs = given.runs if nodes <= MANY else max(2, given.runs * MANY // nodes)
         yield line(nodes, [simulate(space, scenario, nodes, conditions, given.seed * 1009 + i) for i in range(runs)])
 
 
@@ -284,7 +285,7 @@ def spread(ms: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=list(NODES))
-    parser.add_argument("--runs", type=int, default=6, help=f"with at most {MANY} nodes; fewer with more")
+    parser.add_argument("--runs", type=int, default=4, help=f"with at most {MANY} nodes; fewer with more")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--factors", type=int, default=10)
     parser.add_argument("--scenario", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS))

@@ -69,14 +69,15 @@ def forecast(
         minutes = None if each is None else each * rounds
         return Forecast(first, trials, minutes, source, rounds)
     waits, waits_from = _queue_minutes(plan, on, hosts, root)
+    jobs = trials - (slots - 1)  # nodes that nobody chose have no control
     return Forecast(
         first,
-        trials,
+        jobs,
         None if each is None else (each + waits) * rounds,
         f"{source}, {waits_from}",
         rounds,
-        jobs=trials - (slots - 1),  # the control of a further node goes with the first trial there
-        gpu_hours=None if each is None else each * trials * on.gpus / 60,
+        jobs=jobs,
+        gpu_hours=None if each is None else each * jobs * on.gpus / 60,
     )
 
 

@@ -44,13 +44,14 @@ class _Job:
     number: int
     chain: int
     lost: bool
+    host: str
 
 
 @dataclass
 class Nodes:
-    """An `Executor`. fails: whether a trial of this configuration is seen to fail. now, busy: minutes on the clock, and
-    of all nodes together at work. chain: trials of the longest chain so far, each chosen when the one before was known.
-    """
+    """An `Executor`; with `places` one that chooses the node of each trial, as a queueing system does. fails: whether a
+    trial of this configuration is seen to fail. now, busy: minutes on the clock, and of all nodes together at work.
+    chain: trials of the longest chain so far, each chosen when the one before was known."""
 
     space: Space
     slots: tuple[str, ...]
@@ -81,7 +82,7 @@ class Nodes:
         if lost:
             took *= chance.random()
         self._starts[slot] = self.now + (chance.expovariate(1 / now.queue_minutes) if now.queue_minutes else 0.0)
-        self._jobs[slot] = _Job(step, number, self.chain + 1, lost)
+        self._jobs[slot] = _Job(step, number, self.chain + 1, lost, host or slot)
         heapq.heappush(self._ends, (self._starts[slot] + took, slot))
 
     def poll(self) -> Sequence[str]:
@@ -101,7 +102,7 @@ class Nodes:
             raise LinkLost(f"{slot} is gone.", next="Again.")
         effective = self.space.effective(job.step.config, {})
         outcome = Outcome.FAIL if self.fails(effective) else Outcome.PASS
-        return Trial(job.number, job.step.purpose, job.step.config, effective, outcome)
+        return Trial(job.number, job.step.purpose, job.step.config, effective, outcome, host=job.host)
 
     def cancel(self) -> None:
         self.busy += sum(max(0.0, self.now - began) for began in self._starts.values())
