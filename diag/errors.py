@@ -118,7 +118,13 @@ class HostProgramFailed(HostError):
 
 
 class JobFailed(HostError):
+    """told: where and how the job ran, for the record of the trial that it was to be."""
+
     kind = "job_failed"
+
+    def __init__(self, what: str, *, next: str = "", details: list[str] | None = None) -> None:
+        super().__init__(what, next=next, details=details)
+        self.told: dict[str, Any] = {}
 
 
 class PreconditionFailed(DiagError):

@@ -17,7 +17,7 @@ from diag.bisect.decision import Leads, Next, Search, Verdict
 from diag.bisect.executor import Executor
 from diag.bisect.space import Config
 from diag.bisect.trial import Outcome, Trial
-from diag.errors import DiagError, Interrupted
+from diag.errors import DiagError, Interrupted, JobFailed
 from diag.journal import Journal
 
 STANDING = 8
@@ -322,7 +322,7 @@ def _no_evidence(step: Next, host: str, error: DiagError) -> Trial:
         effective=dict(step.config),
         outcome=Outcome.INFRA,
         reason=error.what,
-        details={"log": error.details},
+        details={"log": error.details, **(error.told if isinstance(error, JobFailed) else {})},
         host=host,
         signature=ours.signature(error),
     )

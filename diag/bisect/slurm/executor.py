@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diag.bisect import asking, seen
@@ -30,6 +30,7 @@ from diag.bisect.slurm.batch import Options
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import HostError, JobFailed, PreconditionFailed, UsageError
 from diag.hosts import courier, payload
+from diag.records import telling
 
 LOOK_FIRST_S, LOOK_LAST_S = 0.5, 5.0
 """Between looks at the queue: soon after something was begun, and from then on less and less often."""
@@ -75,17 +76,17 @@ class Slurm:
     listener: Listener
     done: Sequence[Trial] = ()
     resumed: bool = False
-    places: bool = True
-    slots: tuple[str, ...] = ()
-    _jobs: dict[str, _Job] = field(default_factory=dict)
-    _all: list[str] = field(default_factory=list)
-    _serial: int = 0
-    _reference: asking.Reference | None = None
-    _shunned: Counter[str] = field(default_factory=Counter)
-    _first_info: Mapping[str, Any] | None = None
-    _pause_s: float = LOOK_FIRST_S
-    _freed: float = 0.0
-    _cancelled: threading.Event = field(default_factory=threading.Event)
+    places: bool = field(default=True, init=False)
+    slots: tuple[str, ...] = field(default=(), init=False)
+    _jobs: dict[str, _Job] = field(default_factory=dict, init=False)
+    _all: list[str] = field(default_factory=list, init=False)
+    _serial: int = field(default=0, init=False)
+    _reference: asking.Reference | None = field(default=None, init=False)
+    _shunned: Counter[str] = field(default_factory=Counter, init=False)
+    _first_info: Mapping[str, Any] | None = field(default=None, init=False)
+    _pause_s: float = field(default=LOOK_FIRST_S, init=False)
+    _freed: float = field(default=0.0, init=False)
+    _cancelled: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __post_init__(self) -> None:
         self.slots = tuple(f"job {number}" for number in range(1, self.options.jobs + 1))
@@ -143,7 +144,7 @@ class Slurm:
                 self._call("cancel", jobs=[job.job])
             if (job.state in jobs.NODES_AT_FAULT and not told["stopped"]) or told["result"] is not None:
                 self._shunned.update(_names(ran.nodes))
-            error.add_note(f"slurm: {json.dumps(ran.to_json())}")
+            error.told = {_DETAIL: ran.to_json()}
             raise
 
     def cancel(self) -> None:
@@ -278,7 +279,9 @@ class Slurm:
             self._reference = self._reference or done.reference
         elif self._is_good(job) and self._reference is not None:
             self._shunned.update(_names(ran.nodes))
-        return done.trial
+        in_force = telling.in_force(done.info, self._first_info)
+        self._first_info = in_force.get("server_info", self._first_info)
+        return replace(done.trial, details={**done.trial.details, **in_force})
 
     # the login node
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from diag.bisect import asking, seen
@@ -68,10 +68,12 @@ def launch(plan: Plan, config: Config, mark: str, fills: Mapping[str, str]) -> L
 
 @dataclass(frozen=True)
 class Judged:
-    """reference: what other configurations are judged by; None where it did not start."""
+    """reference: what other configurations are judged by, None where it did not start; info: the effective
+    configuration."""
 
     trial: Trial
-    reference: asking.Reference | None
+    reference: asking.Reference | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def judged(
         failed = courier.error_from(error, f"job {ran.job} on {ran.nodes}")
         if not isinstance(failed, ServerDied | ServerNotHealthy):
             raise failed
-        return Judged(seen.not_started(plan, step, failed, number=0, total_s=total_s, host=ran.nodes), None)
+        return Judged(seen.not_started(plan, step, failed, number=0, total_s=total_s, host=ran.nodes))
     _refuse_unasked(told, ran)
     with recording.played_back(told["exchanges"]) as http:
         client = plan.engine.client(http)
@@ -129,7 +131,7 @@ def judged(
         },
         host=ran.nodes,
     )
-    return Judged(trial, reference)
+    return Judged(trial, reference, info)
 
 
 def _refuse_unasked(told: Mapping[str, Any], ran: Ran) -> None:
