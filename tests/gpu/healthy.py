@@ -4,7 +4,7 @@
 
 Everything goes the way of a bisection: the first start of the good configuration gives the reference and the margin,
 and each later start is judged by them. `speculation`: NGRAM as in ngram-width.yaml, good twice, then its failing end,
-which is lossless on an engine that nobody has changed. `plain`: no speculation, twice, then with CUDA graph, prefix cache
+which is lossless on an engine that nobody has changed. `plain`: no speculation, twice, then with graph, prefix cache
 and chunks changed. `fault`: the failing end with the injection `inject-pinned-count` in ENGINE_PYTHON's file, which is
 taken back. FILE gets every answer as a line of JSON. Not collected by pytest: needs an NVIDIA GPU.
 """
