@@ -197,7 +197,7 @@ def line(nodes: int, ran: Sequence[Ran]) -> Line:
 
 def grown(space: Space, scenario: Scenario, conditions: Conditions, given: argparse.Namespace) -> Iterator[Line]:
     for nodes in given.nodes:
-        runs = given.runs if nodes <= MANY else max(2, given.runs * MANY // nodes)
+        runs = given.runs if nodes <= MANY else max(1, given.runs * MANY // nodes)
         yield line(nodes, [simulate(space, scenario, nodes, conditions, given.seed * 1009 + i) for i in range(runs)])
 
 
@@ -238,7 +238,7 @@ def even_rounds(given: argparse.Namespace) -> Iterator[Row]:
     ):
         ran = [
             simulate(space, flaky, 8, EVEN, given.seed * 1009 + i, confirm=confirm, ends_known=ends_known)
-            for i in range(given.runs * 4)
+            for i in range(given.runs * 20)
         ]
         right = sum(r.right for r in ran) / len(ran)
         rounds = mean([r.nodes.chain for r in ran])
