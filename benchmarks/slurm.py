@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -151,7 +152,9 @@ def finished(site: Site, running: subprocess.Popen[str], began: float) -> Run:
     double = sum(count - 1 for count in pieces.values())
     named = (told.get("culprit") or {}).get("predicate") == CULPRIT and running.returncode == 1
     said = "" if named else f"exit code {running.returncode}: {(err.strip() or out).splitlines()[-4:]}"
-    return Run(seconds, named, len(evidence), len(trials) - len(evidence), double, left(site), said)
+    run = Run(seconds, named, len(evidence), len(trials) - len(evidence), double, left(site), said)
+    shutil.rmtree(site.jobs, ignore_errors=True)  # what one leaves is not the next one's
+    return run
 
 
 def left(site: Site) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from ._wire import failure
 Json = Dict[str, Any]
 
 LIMIT_S = 40.0
-GONE_S = 60.0
+GONE_S = 100.0  # a controller that was away as a job ended takes a minute to believe that it has
 LOG_BYTES = 1 << 16
 _NOT_USABLE = ("down", "drain", "error", "fail", "inval", "maint", "perfctrs", "power", "reboot", "unk")
 _TOOLS = ("sbatch", "squeue", "scancel", "sinfo")
@@ -43,7 +43,7 @@ def run(args: Mapping[str, Any], talk: object = None) -> Json:
             last lines of the job's output}
     find    -> {jobs [{serial, job: id or null, spec}]}, all that was submitted for this run
     cancel  jobs [id], forget: whether the run's folder goes -> {left: jobs that the queue still holds}
-    Errors: precondition, with what Slurm said.
+    Errors: host, where the controller does not answer: it may later; precondition, with what Slurm said.
     """
     if args["do"] != "find":
         lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
@@ -73,10 +73,14 @@ def _refused(what: str, next: str, said: str = "") -> Json:
     return failure("precondition", what, next, said.splitlines()[-20:])
 
 
+def _away(said: str) -> Json:
+    return failure("host", "Slurm's controller does not answer.", "Ask: scontrol ping", said.splitlines()[-20:])
+
+
 def _look(args: Mapping[str, Any]) -> Json:
     out, why = _proc.command(["sinfo", "--noheader", "--Node", "--format=%P|%N|%T"], LIMIT_S)
     if why:
-        return _refused("Slurm's controller does not answer.", "Ask: scontrol ping", why)
+        return _away(why)
     rows = [line.strip().split("|") for line in out.splitlines() if line.count("|") == 2]
     known = sorted({name.rstrip("*") for name, _, _ in rows})
     wanted = args.get("partition")
@@ -114,11 +118,17 @@ def _submit(root: str, args: Mapping[str, Any]) -> Json:
             "Name a folder that login and compute nodes share, and that is yours: --job-dir DIR",
         )
     # A link that was lost after sbatch had answered: the job is there, and must not be there twice.
-    known = _jobfiles.read(os.path.join(folder, "job.json")) or _named(str(args["name"]))
+    known = _jobfiles.read(os.path.join(folder, "job.json"))
+    if known is None:
+        known, away = _named(str(args["name"]))
+        if away:
+            return _away(away)
     if known is None:
         out, why = _proc.command(["sbatch", "--parsable", os.path.join(folder, "job.sh")], LIMIT_S)
         if why:
-            known = _named(str(args["name"]))  # the controller went away after it had taken it
+            known, away = _named(str(args["name"]))  # the controller went away after it had taken it
+            if known is None and (away or _is_away(why)):
+                return _away(why)
             if known is None:
                 return _refused("Slurm does not take the job.", "Change what it was asked for; see above.", why)
         else:
@@ -128,9 +138,15 @@ def _submit(root: str, args: Mapping[str, Any]) -> Json:
     return dict(known, folder=folder)
 
 
-def _named(name: str) -> Optional[Json]:
-    rows = _rows(["--name", name])[0]
-    return {"job": rows[-1][0]} if rows else None
+def _named(name: str) -> Tuple[Optional[Json], str]:
+    """The job of that name, and "" or why the queue cannot be read."""
+    rows, why = _rows(["--name", name])
+    return ({"job": rows[-1][0]} if rows else None), why
+
+
+def _is_away(why: str) -> bool:
+    """In sbatch's words, or in ours where it hung."""
+    return any(words in why for words in ("contact slurm controller", "timed out", "gave no answer"))
 
 
 def _rows(more: Sequence[str]) -> Tuple[List[List[str]], str]:
@@ -200,7 +216,7 @@ def _find(root: str) -> Json:
         for name in sorted(os.listdir(root)):
             spec = _jobfiles.read(os.path.join(root, name, "spec.json")) if name.isdecimal() else None
             if spec is not None:
-                known = _jobfiles.read(os.path.join(root, name, "job.json")) or _named(str(spec.get("name"))) or {}
+                known = _jobfiles.read(os.path.join(root, name, "job.json")) or _named(str(spec.get("name")))[0] or {}
                 found.append({"serial": int(name), "job": known.get("job"), "spec": spec})
     return {"jobs": sorted(found, key=lambda each: int(each["serial"]))}
 

@@ -159,7 +159,7 @@ class Slurm:
         left = self._call("cancel", patient=False, jobs=self._all, forget=True)["left"]
         if left:
             raise HostError(
-                f"Slurm still holds job {', '.join(left)} of this run a minute after it was told to cancel.",
+                f"Slurm still holds job {', '.join(left)} of this run, long after it was told to cancel.",
                 next=f"Look: squeue --jobs {','.join(left)}",
             )
 
@@ -286,7 +286,8 @@ class Slurm:
     # the login node
 
     def _call(self, do: str, *, patient: bool = True, **args: Any) -> dict[str, Any]:
-        """patient: a link that is lost is made anew for GIVE_UP_S: jobs need none."""
+        """patient: a link that is lost is made anew, and a controller that is away asked again, for GIVE_UP_S: jobs
+        need neither."""
         lost_at: float | None = None
         for pause_s in _pauses():
             try:
