@@ -41,6 +41,41 @@ TOPICS = (
     "mathematics",
 )  # fmt: skip
 
+MORE_TASKS = (
+    "Write an email to a colleague about {}.",
+    "Explain {} to a child of six years.",
+    "What should everybody know about {}?",
+    "Write a product review of {}.",
+    "Write a short news report about {}.",
+    "Give me five questions for a quiz about {}, with answers.",
+    "Compare {} with something else.",
+    "Write a Python class that models {}.",
+    "Write an SQL table and two queries for {}.",
+    "Write a JavaScript function concerning {}.",
+    "Write a recipe that somehow involves {}.",
+    "Make a plan for a week that has to do with {}.",
+    "Describe a day in the life of somebody who works with {}.",
+    "What are common mistakes with {}?",
+    "Write a limerick about {}.",
+    "Translate into French: I like {}.",
+    "Erkläre in zwei Sätzen, was {} bedeutet.",
+    "Explica brevemente la historia de {}.",
+    "Write the beginning of a mystery novel about {}.",
+    "Write an XML document that describes {}.",
+    "List the pros and cons of {} as bullet points.",
+    "How would a scientist talk about {}?",
+    "Write a speech of thanks that mentions {}.",
+    "Solve this: a shop sells {} for 12 dollars each. What do seven cost?",
+)
+MORE_TOPICS = (
+    "apples", "a sailing boat", "the stock market", "bees", "castles", "dinosaurs", "an elevator", "fog", "gravity",
+    "a hospital", "ice cream", "jazz", "kites", "lightning", "a museum", "newspapers", "oil paint", "a parrot",
+    "quilts", "robots", "sand", "a telescope", "umbrellas", "violins", "whales", "yoga", "zoos", "a passport",
+    "running shoes", "the calendar", "dreams", "a forest fire", "gold", "horses", "an island", "justice", "a keyboard",
+    "lemons", "magnets", "nuclear power", "owls", "poetry", "the railway", "a school bus", "theatre", "a volcano",
+    "water", "a birthday", "the brain", "cheese", "democracy", "an engine", "flags", "a grandmother", "hats",
+)  # fmt: skip
+
 EXAM_TASKS = (
     "Describe {} to somebody who has never heard of it.",
     "Write a dialogue between two neighbours about {}.",
@@ -81,7 +116,16 @@ EXAM = Questions(
     "exam-damaged.jsonl",
     8,
 )
-"""TUNE: what rules may be tuned on. EXAM: other prompts, which only the benchmark asks."""
+MORE = tuple(
+    Questions(
+        tuple(task.format(topic) for topic in MORE_TOPICS for task in MORE_TASKS)[number::4],
+        f"clean-more-{number}.jsonl",
+        f"damaged-more-{number}.jsonl",
+        80 + number,
+    )
+    for number in range(4)
+)
+"""TUNE, and MORE of it: what rules may be tuned on. EXAM: other prompts, which only the benchmark asks."""
 
 
 def chat(question: str) -> str:
@@ -102,7 +146,7 @@ def outputs(model: Path, cache: Path, wanted: int, asked: Questions = TUNE) -> l
 
 
 def _made(model_dir: Path, asked: Questions, begin: int) -> Iterator[dict[str, Any]]:
-    torch, tokenizer, model = _loaded(model_dir, "bfloat16")
+    torch, tokenizer, model = loaded(model_dir, "bfloat16")
     torch.manual_seed(asked.seed * 10**6 + begin)
     for number in range(begin, 10**6, BATCH):
         temperature = TEMPERATURES[number // BATCH % len(TEMPERATURES)]
@@ -132,13 +176,14 @@ def scored(model_dir: Path, cache: Path, wanted: int, asked: Questions) -> list[
     kept = cache / f"scored-{asked.clean}"
     there = [json.loads(line) for line in kept.read_text().splitlines()] if kept.is_file() else []
     if len(there) < len(rows):
-        torch, tokenizer, model = _loaded(model_dir, "float32")
+        torch, tokenizer, model = loaded(model_dir, "float32")
         with kept.open("a") as out:
             for row in rows[len(there) :]:
                 prompt = tokenizer(chat(row["prompt"]), return_tensors="pt")["input_ids"]
                 ids = torch.tensor([row["token_ids"]])
                 with torch.inference_mode():
-                    logits = model(input_ids=torch.cat([prompt, ids], 1)).logits[0, prompt.shape[1] - 1 : -1]
+                    seen = torch.cat([prompt, ids], 1).to(model.device)
+                    logits = model(input_ids=seen).logits[0, prompt.shape[1] - 1 : -1].cpu()
                 gaps = logits.max(-1).values - logits.gather(1, ids[0][:, None])[:, 0]
                 there.append({"prompt": row["prompt"], "gaps": [round(gap, 4) for gap in gaps.tolist()]})
                 out.write(json.dumps(there[-1]) + "\n")
@@ -146,21 +191,22 @@ def scored(model_dir: Path, cache: Path, wanted: int, asked: Questions) -> list[
     return there
 
 
-def _loaded(model_dir: Path, dtype: str) -> tuple[Any, Any, Any]:
-    """(torch, tokenizer, model)"""
+def loaded(model_dir: Path, dtype: str) -> tuple[Any, Any, Any]:
+    """(torch, tokenizer, model); on a GPU where there is one, which takes minutes where two cores take hours."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model_dir, padding_side="left")
-    return torch, tokenizer, AutoModelForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, dtype)).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, dtype)).eval()
+    return torch, tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _generated(
     torch: Any, tokenizer: Any, model: Any, questions: Sequence[str], length: int, sampling: dict[str, Any]
 ) -> list[list[int]]:
     """Token ids of each answer, up to and with the token that ends it."""
-    batch = tokenizer([chat(q) for q in questions], return_tensors="pt", padding=True)
+    batch = tokenizer([chat(q) for q in questions], return_tensors="pt", padding=True).to(model.device)
     with torch.inference_mode():
         out = model.generate(**batch, max_new_tokens=length, **sampling)
     return [_ended(row, tokenizer.eos_token_id) for row in out[:, batch["input_ids"].shape[1] :].tolist()]
@@ -182,7 +228,7 @@ def damaged(model: Path, cache: Path, batches: int = 24, asked: Questions = TUNE
 
 
 def _damaged(model_dir: Path, asked: Questions, batches: int, size: int = 32) -> Iterator[dict[str, Any]]:
-    torch, tokenizer, model = _loaded(model_dir, "float32")
+    torch, tokenizer, model = loaded(model_dir, "float32")
     torch.manual_seed(asked.seed)
     rng = random.Random(asked.seed)
     damage = _Damage(torch)
@@ -191,13 +237,13 @@ def _damaged(model_dir: Path, asked: Questions, batches: int, size: int = 32) ->
         layer.self_attn.register_forward_hook(damage.hook(number))
     for _ in range(batches):
         questions = [rng.choice(asked.prompts) for _ in range(size)]
-        batch = tokenizer([chat(q) for q in questions], return_tensors="pt", padding=True)
+        batch = tokenizer([chat(q) for q in questions], return_tensors="pt", padding=True).to(model.device)
         prompt = batch["input_ids"].shape[1]
         with torch.inference_mode():
             damage.begin(rng, len(layers))
             out = model.generate(**batch, max_new_tokens=rng.choice([40, 80, 96]), do_sample=False)
             damage.layers = frozenset()
-            seen = torch.cat([batch["attention_mask"], torch.ones(size, out.shape[1] - prompt, dtype=torch.long)], 1)
+            seen = torch.cat([batch["attention_mask"], torch.ones_like(out[:, prompt:])], 1)
             places = (seen.cumsum(1) - 1).clamp(min=0)
             logits = model(input_ids=out, attention_mask=seen, position_ids=places).logits
             scores = logits[:, prompt - 1 : -1].log_softmax(-1)
@@ -231,7 +277,8 @@ class _Damage:
                 return out
             if number == 0:
                 self.step += 1
-                self.hit = (torch.rand(good.shape[0], 1, 1) < self.share) & (self.step > self.start)
+                drawn = torch.rand(good.shape[0], 1, 1).to(good.device)
+                self.hit = (drawn < self.share) & (self.step > self.start)
             bad = {
                 "layer": self.before,
                 "both": self.before.roll(1, 0),

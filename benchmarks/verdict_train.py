@@ -1,17 +1,21 @@
-"""Train what the salad rule knows: diag/verdict/shape/junctions.json, flow.json and salad.json.
+"""Train what the salad rule knows: junctions.json, flow.json, pairs.npz, salad.json and salad.npz of
+diag/verdict/shape/.
 
     pip install scikit-learn      (in an environment of your own: the project itself does not need it)
-    python benchmarks/verdict_train.py --cache DIR
+    python benchmarks/verdict_train.py --cache DIR --texts FILE        tables, and the texts to learn from, into FILE
+    python benchmarks/verdict_train.py --fit FILE                      the trees, on any machine: minutes on 16 cores
 
-Reads only what is made for tuning: `verdict_corpus.tuning`, clean outputs for the prompts of `verdict_outputs.TUNE`,
-and garbled texts for them: the damaged model's, with what earlier runs of the lab's faults have left in the cache.
-Random tokens come from the lab's vocabulary and from Qwen's, which the package `dashscope` carries.
+Reads only what is made for tuning: `verdict_corpus.tuning`, English dictionaries, clean outputs for the prompts of
+`verdict_outputs.TUNE` and `MORE`, and garbled texts for them: the damaged model's, with what earlier runs of the lab's
+faults have left in the cache. Random tokens come from the lab's vocabulary and from Qwen's, which the package
+`dashscope` carries.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import gzip
 import json
 import random
 import re
@@ -20,6 +24,9 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +34,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import verdict_corpus, verdict_outputs
+from benchmarks import verdict_corpus, verdict_outputs, verdict_pairs
+from benchmarks.verdict_outputs import MORE, TUNE
 from diag.lab.layout import model_dir
-from diag.verdict.shape import features, junctions
+from diag.verdict.shape import features, flow, junctions, pairs
 from diag.verdict.shape.chunks import chunks
-from diag.verdict.shape.salad import trimmed
+from diag.verdict.shape.salad import LEAST_PIECES, trimmed
 
 SHAPE = Path(chunks.__code__.co_filename).parent
 VISIBLE_SHARE = 0.12
@@ -48,10 +56,15 @@ _RELATED = {
     "cs": {"cs", "sk"},
 }
 
-SUSPECT_RATE, GARBLED_RATE = 0.006, 0.002
-"""Clean texts that may pass each limit, in cross-validation."""
+SUSPECT_RATE, GARBLED_RATE, GARBLED_CLEAN_RATE = 0.006, 0.0013, 0.002
+"""Clean texts that may pass each limit, in cross-validation; of people, and for the last of a model."""
 
-FOLDS = 2
+FOLDS = 4
+HARD, HARDER = -0.5, 3.0
+"""A clean text with such a score in the first round weighs so many times more in the second."""
+
+GARBLED = ("damaged", "salad")
+KINDS = ("people", "clean", *GARBLED)
 
 FOREIGN = 0.3
 """Added to the limit of suspect texts: the corpus has not every language, and what it lacks scores higher."""
@@ -76,32 +89,48 @@ def words_of(text: str) -> list[str]:
     return features.flow_symbols(text, pieces, features.spoken(pieces))
 
 
-def windows(text: str, tables: features.Tables) -> list[features.Window]:
-    pieces = chunks(trimmed(text))
-    return features.windows(text, pieces, features.spoken(pieces), tables) if pieces else []
+@dataclass(frozen=True)
+class Text:
+    """One text to learn from. group: texts of one group are learned from together, or not at all, in cross-validation;
+    without: languages that are taken to have no word list; wrong: characters of the wrong tokens of a garbled output,
+    which may well begin as a healthy one; None: it is of one kind throughout."""
+
+    kind: str
+    group: str
+    weight: float
+    text: str
+    without: frozenset[str] = frozenset()
+    wrong: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def garbled(self) -> bool:
+        return self.kind in GARBLED
+
+    def describe(self, tables: features.Tables) -> list[tuple[float, ...]]:
+        """[windows, features] that are learned from."""
+        pieces = chunks(trimmed(self.text))
+        if len(pieces) < LEAST_PIECES:
+            return []
+        found = features.windows(self.text, pieces, features.spoken(pieces, without=self.without), tables)
+        return [window.values for window in found]
+
+    def taught(self, tables: features.Tables) -> list[bool]:
+        """Of each window, whether it is learned from."""
+        pieces = chunks(trimmed(self.text))
+        found = features.windows(self.text, pieces, features.spoken(pieces, without=self.without), tables)
+        wrong = self.wrong or ()
+        return [sum(a >= w.start - 1 and b <= w.end + 1 for a, b in wrong) >= LEAST_WRONG for w in found]
 
 
-def described(text: str, tables: features.Tables) -> list[tuple[float, ...]]:
-    return [window.values for window in windows(text, tables)]
-
-
-def foreign(sample: verdict_corpus.Sample, tables: features.Tables) -> list[tuple[float, ...]]:
-    """As of a language that has no word list: what the trees are told of languages that nobody has heard of."""
-    pieces = chunks(trimmed(sample.text))
-    gone = frozenset(_RELATED.get(sample.language, {sample.language.split("_")[0]}))
-    lists = features.spoken(pieces, without=gone)
-    return [window.values for window in features.windows(sample.text, pieces, lists, tables)] if pieces else []
-
-
-def wrong_windows(row: dict[str, Any], tables: features.Tables, vocabulary: Vocabulary) -> list[tuple[float, ...]]:
-    """Those windows of a garbled output that hold wrong tokens: it may well begin as a healthy one."""
+def spans(row: dict[str, Any], vocabulary: Vocabulary) -> tuple[tuple[int, int], ...]:
+    """Characters of the wrong tokens of an output."""
     ends = [len(vocabulary[0](row["ids"][:n])) for n in range(len(row["ids"]) + 1)]
-    wrong = [(a, b) for a, b, gap in zip(ends, ends[1:], row["gaps"]) if gap > WRONG_NATS and b > a]
-    return [
-        window.values
-        for window in windows(row["text"], tables)
-        if sum(a >= window.start - 1 and b <= window.end + 1 for a, b in wrong) >= LEAST_WRONG
-    ]
+    return tuple((a, b) for a, b, gap in zip(ends, ends[1:], row["gaps"]) if gap > WRONG_NATS and b > a)
+
+
+def spoken_elsewhere(sample: verdict_corpus.Sample) -> frozenset[str]:
+    """The languages to forget, so that it is one that nobody has heard of."""
+    return frozenset(_RELATED.get(sample.language, {sample.language.split("_")[0]}))
 
 
 def lab_vocabulary() -> Vocabulary:
@@ -185,7 +214,8 @@ def ruled(texts: list[str], number: int, rng: random.Random) -> Iterator[str]:
 
 
 def wrong_share(row: dict[str, Any]) -> float:
-    return sum(gap > WRONG_NATS for gap in row["gaps"]) / max(1, len(row["gaps"]))
+    wrong: int = sum(gap > WRONG_NATS for gap in row["gaps"])
+    return wrong / max(1, len(row["gaps"]))
 
 
 def visible(row: dict[str, Any]) -> bool:
@@ -194,56 +224,66 @@ def visible(row: dict[str, Any]) -> bool:
 
 
 def garbled_rows(cache: Path) -> list[dict[str, Any]]:
-    rows = verdict_outputs.damaged(model_dir(), cache)
-    for name in ("lab-garbled.jsonl", "lab-faults.jsonl", "damaged2.jsonl"):
+    rows = [row for asked in (TUNE, *MORE) for row in verdict_outputs.damaged(model_dir(), cache, 40, asked)]
+    for name in ("lab-garbled.jsonl", "lab-faults.jsonl"):
         if (cache / name).is_file():
             more = [json.loads(line) for line in (cache / name).read_text().splitlines()]
             rows += [row for row in more if row.get("gaps")]
     return rows
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--clean", type=int, default=900, help="clean outputs of the model to make, or to take")
-    parser.add_argument("--texts", type=int, default=9000, help="texts of people that the trees are grown on")
-    options = parser.parse_args()
-    cache, rng = options.cache, random.Random(2)
+def gather(cache: Path) -> list[Text]:
+    """Write the tables; return the texts that the trees are grown on. Tables and trees are made of different files: on
+    its own texts a table is too sure."""
+    rng = random.Random(2)
     samples = verdict_corpus.tuning(cache)
-    # The tables and the trees are made of different files: on its own texts a table is too sure.
-    first = [s for s in samples if zlib.crc32(s.name.split("#")[0].encode()) % 2]
-    second = [s for s in samples if not zlib.crc32(s.name.split("#")[0].encode()) % 2]
-    clean = verdict_outputs.outputs(model_dir(), cache, options.clean)
+    first = [s for s in samples if counted(s.name.split("#")[0])]
+    second = [s for s in samples if not counted(s.name.split("#")[0])]
+    clean = verdict_outputs.outputs(model_dir(), cache, 900)
     cool = [row["text"] for row in clean if zlib.crc32(row["prompt"].encode()) % 2 and row["temperature"] <= 0.8]
-    tables = features.Tables(
-        _written("junctions.json", (sequence(s.text) for s in first), 3),
-        _written("flow.json", (words_of(text) for text in [*(s.text for s in first), *cool]), 2),
-    )
-    human = [described(s.text, tables) for s in rng.sample(second, min(options.texts, len(second)))]
-    prose = [s for s in second if s.kind in ("guide", "manual", "verse")]
-    human += [foreign(s, tables) for s in rng.sample(prose, len(human) // 6) if s.language != "en"]
-    human += [described(text, tables) for text in repeated([s.text for s in second if s.kind == "guide"], 300, rng)]
-    healthy = [row["text"] for row in clean]
+    _written("junctions.json", (sequence(s.text) for s in first), 3)
+    _written("flow.json", (words_of(text) for text in [*(s.text for s in first), *cool]), 2)
+    verdict_pairs.write(cache, SHAPE / "pairs.npz", counted)
+    clean += [row for asked in MORE for row in verdict_outputs.outputs(model_dir(), cache, 3600, asked)]
+    return [*_of_people(second, rng), *_of_models(clean, second, cache, rng)]
+
+
+def counted(file: str) -> bool:
+    """Whether a file of the corpus is counted in the tables; the trees learn from the others."""
+    return zlib.crc32(file.encode()) % 2 == 1
+
+
+def _of_people(samples: list[verdict_corpus.Sample], rng: random.Random) -> Iterator[Text]:
+    prose = [s for s in samples if s.kind in ("guide", "manual", "verse")]
     short = [s.text for s in prose if 60 < len(s.text) < 700]
-    human += [described(text, tables) for text in (*exclaimed(short, 240, rng), *ruled(short, 240, rng))]
-    rows = garbled_rows(cache)
-    # Damage that did not show is a clean output as well.
-    healthy += [row["text"] for row in rows if max(row["gaps"], default=9) < 0.3]
-    # Twice, and both in the same fold: they are few, and what is to be judged most often.
-    described_clean = [described(text, tables) for text in healthy]
-    described_clean += [[]] * (len(described_clean) % FOLDS)
-    human += described_clean * 2
+    for sample in rng.sample(samples, min(10_000, len(samples))):
+        yield Text("people", sample.name, 1.0, sample.text)
+    for sample in rng.sample(prose, 2000):
+        if sample.language != "en":
+            yield Text("foreign", sample.name, 0.7, sample.text, spoken_elsewhere(sample))
+    guides = [s.text for s in samples if s.kind == "guide"]
+    for text in (*repeated(guides, 300, rng), *exclaimed(short, 240, rng), *ruled(short, 240, rng)):
+        yield Text("made", text, 1.0, text)
+
+
+def _of_models(
+    clean: list[dict[str, Any]], people: list[verdict_corpus.Sample], cache: Path, rng: random.Random
+) -> Iterator[Text]:
+    for row in clean:
+        yield Text("clean", row["prompt"], 1.5, row["text"])
     vocabularies = [lab_vocabulary(), qwen_vocabulary(cache)]
-    words = [s.text for s in prose if s.text.count(" ") > 20]
-    made = [(described(text, tables), 0.5) for text in random_salads(vocabularies, words, 3000, rng)]
-    rows = [row for row in rows if visible(row)]
-    made += [(wrong_windows(row, tables, vocabularies[0]), 4.0) for row in rows]
-    print(f"{len(human)} clean texts, {len(rows)} garbled outputs, {len(made)} garbled texts in all", flush=True)
-    fit(human, [(values, weight) for values, weight in made if values])
-    return 0
+    for row in garbled_rows(cache):
+        if max(row["gaps"], default=9) < 0.3:  # damage that did not show
+            yield Text("unharmed", row["prompt"], 1.0, row["text"])
+        elif visible(row):
+            yield Text("damaged", row["prompt"], 4.0, row["text"], wrong=spans(row, vocabularies[0]))
+    for number, texts in ((3000, [s.text for s in people]), (2000, [row["text"] for row in clean])):
+        words = [text for text in texts if text.count(" ") > 20]
+        for text in random_salads(vocabularies, words, number, rng):
+            yield Text("salad", text, 0.5, text)
 
 
-def _written(name: str, sequences: Iterable[Iterable[str]], least: int) -> junctions.Costs:
+def _written(name: str, sequences: Iterable[Iterable[str]], least: int) -> None:
     """least: how often a triple was seen that is kept."""
     triples = {triple: n for triple, n in junctions.count(sequences).items() if n >= least}
     after: dict[str, dict[str, int]] = {}
@@ -251,62 +291,126 @@ def _written(name: str, sequences: Iterable[Iterable[str]], least: int) -> junct
         after.setdefault(f"{a} {b}", {})[c] = n
     lines = ",\n".join(f"{json.dumps(pair)}: {json.dumps(followers)}" for pair, followers in after.items())
     (SHAPE / name).write_text('{"schema": 1, "after": {\n' + lines + "\n}}\n")
-    return junctions.Costs(triples)
 
 
-def fit(human: list[list[tuple[float, ...]]], salad: list[tuple[list[tuple[float, ...]], float]]) -> None:
-    from sklearn.ensemble import HistGradientBoostingClassifier
+def _described(text: Text) -> tuple[Any, Any]:
+    values = np.array(text.describe(tables()), dtype=np.float32)
+    return values, np.array(text.taught(tables())) if text.wrong is not None and len(values) else None
 
-    def learned(some: Iterable[int], others: Iterable[int]) -> Any:
-        clean = [values for n in some for values in human[n]]
-        wrong = [(values, salad[n][1]) for n in others for values in salad[n][0]]
-        x = np.array([*clean, *(values for values, _ in wrong)])
-        y = np.array([0] * len(clean) + [1] * len(wrong))
-        weights = np.array([1.0] * len(clean) + [weight for _, weight in wrong])
-        trees = HistGradientBoostingClassifier(
-            max_iter=160, max_leaf_nodes=12, learning_rate=0.1, l2_regularization=2.0, min_samples_leaf=40,
-            random_state=0, early_stopping=False,
-        )  # fmt: skip
-        return trees.fit(x, y, sample_weight=weights)
 
-    def worst(trees: Any, texts: list[list[tuple[float, ...]]]) -> list[float]:
-        return [float(trees.decision_function(np.array(text)).max()) for text in texts if text]
+@lru_cache(maxsize=1)
+def tables() -> features.Tables:
+    return features.Tables(junctions.costs(), flow.costs(), pairs.tables())
 
-    scores, found = [], []
-    for fold in range(FOLDS):
-        trees = learned(
-            [n for n in range(len(human)) if n % FOLDS != fold], [n for n in range(len(salad)) if n % FOLDS != fold]
-        )
-        scores += worst(trees, [human[n] for n in range(len(human)) if n % FOLDS == fold])
-        found += worst(trees, [salad[n][0] for n in range(len(salad)) if n % FOLDS == fold])
-    suspect, garbled = (float(np.quantile(scores, 1 - rate)) for rate in (SUSPECT_RATE, GARBLED_RATE))
-    suspect += FOREIGN
+
+@dataclass
+class Lesson:
+    """A text as it is learned from. windows [W, features]; taught [W]: those that are."""
+
+    text: Text
+    fold: int
+    windows: Any
+    taught: Any
+    weight: float
+
+    @property
+    def learned(self) -> Any:
+        return self.windows if self.taught is None else self.windows[self.taught]
+
+
+def fit(texts: list[Text]) -> None:
+    with Pool() as pool:
+        told = pool.map(_described, texts, chunksize=32)
+    lessons = [
+        Lesson(text, zlib.crc32(text.group.encode()) % FOLDS, windows, taught, text.weight)
+        for text, (windows, taught) in zip(texts, told)
+        if len(windows)
+    ]
+    print(f"{len(lessons)} texts, {sum(each.text.garbled for each in lessons)} of them garbled", flush=True)
+    # Clean texts that a first round finds odd are what the limit is set by: they weigh more in the second.
+    for each, score in zip(lessons, crossed(lessons, max_iter=100, max_leaf_nodes=14, learning_rate=0.1)):
+        each.weight *= HARDER if not each.text.garbled and score > HARD else 1.0
+    best = {"max_iter": 400, "max_leaf_nodes": 16, "learning_rate": 0.07}
+    scores = crossed(lessons, **best)
+    by_kind = {kind: [s for s, each in zip(scores, lessons) if each.text.kind == kind] for kind in KINDS}
+    people, clean = np.array(by_kind["people"]), np.array(by_kind["clean"])
+    suspect = max(np.quantile(people, 1 - SUSPECT_RATE) + FOREIGN, np.quantile(clean, 1 - SUSPECT_RATE))
+    garbled = max(np.quantile(people, 1 - GARBLED_RATE), np.quantile(clean, 1 - GARBLED_CLEAN_RATE))
     for name, limit in (("suspect", suspect), ("garbled", garbled)):
-        print(f"{name} above {limit:.2f}: finds {np.mean([s > limit for s in found]):.1%} of the garbled texts")
-    trees = learned(range(len(human)), range(len(salad)))
-    usual = np.quantile(np.array([values for text in human for values in text]), 0.99, axis=0)
-    write_salad(trees, suspect, garbled, usual)
+        shares = ", ".join(f"{kind} {np.mean(np.array(found) > limit):.2%}" for kind, found in by_kind.items())
+        print(f"{name} above {limit:.2f}: {shares}", flush=True)
+    trees = grown(lessons, **best)
+    usual = np.quantile(np.concatenate([each.windows for each in lessons if not each.text.garbled]), 0.99, axis=0)
+    write_salad(trees, float(suspect), float(garbled), usual)
+
+
+def crossed(lessons: list[Lesson], **settings: Any) -> list[float]:
+    """The score of the worst window of each text, by trees that were grown on other texts."""
+    scores = [0.0] * len(lessons)
+    for fold in range(FOLDS):
+        trees = grown([each for each in lessons if each.fold != fold], **settings)
+        mine = [n for n, each in enumerate(lessons) if each.fold == fold]
+        found = trees.decision_function(np.concatenate([lessons[n].windows for n in mine]))
+        ends = np.cumsum([len(lessons[n].windows) for n in mine])
+        for n, some in zip(mine, np.split(found, ends[:-1])):
+            scores[n] = float(some.max())
+    return scores
+
+
+def grown(lessons: list[Lesson], **settings: Any) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-not-found, unused-ignore]
+
+    some = [each for each in lessons if len(each.learned)]
+    counts = [len(each.learned) for each in some]
+    trees = HistGradientBoostingClassifier(
+        l2_regularization=2.0, min_samples_leaf=20, random_state=0, early_stopping=False, **settings
+    )
+    return trees.fit(
+        np.concatenate([each.learned for each in some]),
+        np.repeat([each.text.garbled for each in some], counts),
+        sample_weight=np.repeat([each.weight for each in some], counts),
+    )
 
 
 def write_salad(trees: Any, suspect: float, garbled: float, usual: Any) -> None:
-    written = []
-    for (predictor,) in trees._predictors:
-        nodes = [
-            [-1, round(float(n["value"]), 5), 0, 0] if n["is_leaf"]
-            else [int(n["feature_idx"]), float(f"{n['num_threshold']:.6g}"), int(n["left"]), int(n["right"])]
-            for n in predictor.nodes
-        ]  # fmt: skip
-        written.append(json.dumps(nodes, separators=(",", ":")))
+    grown_ones = [predictor.nodes for (predictor,) in trees._predictors]
+    shape = len(grown_ones), max(map(len, grown_ones))
+    feature, value = np.full(shape, -1, np.int8), np.zeros(shape, np.float32)
+    left, right = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
+    for at, nodes in enumerate(grown_ones):
+        leaf, n = nodes["is_leaf"].astype(bool), len(nodes)
+        feature[at, :n] = np.where(leaf, -1, nodes["feature_idx"])
+        value[at, :n] = np.where(leaf, nodes["value"], nodes["num_threshold"])
+        left[at, :n], right[at, :n] = (np.where(leaf, 0, nodes[side]) for side in ("left", "right"))
+    np.savez_compressed(SHAPE / "salad.npz", feature=feature, value=value, left=left, right=right)
     head = {
-        "schema": 1,
+        "schema": 2,
         "base": float(np.ravel(trees._baseline_prediction)[0]),
+        "depth": max(int(nodes["depth"].max()) for nodes in grown_ones),
         "suspect_above": round(suspect, 3),
         "garbled_above": round(garbled, 3),
         "names": list(features.NAMES),
-        "usual": [float(f"{value:.4g}") for value in usual],
+        "usual": [float(f"{number:.4g}") for number in usual],
     }
-    body = json.dumps(head)[:-1] + ', "trees": [\n' + ",\n".join(written) + "\n]}\n"
-    (SHAPE / "salad.json").write_text(body)
+    (SHAPE / "salad.json").write_text(json.dumps(head, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--texts", type=Path, help="where the texts go that are to be learned from")
+    parser.add_argument("--fit", type=Path, help="what --texts wrote")
+    options = parser.parse_args()
+    if options.fit is not None:
+        with gzip.open(options.fit, "rt", encoding="utf-8") as file:
+            fit([Text(**{**row, "without": frozenset(row["without"])}) for row in map(json.loads, file)])
+    elif options.cache is None or options.texts is None:
+        parser.error("give --cache and --texts, or --fit")
+    else:
+        with gzip.open(options.texts, "wt", encoding="utf-8", errors="surrogatepass") as file:
+            for text in gather(options.cache):
+                file.write(json.dumps({**asdict(text), "without": sorted(text.without)}) + "\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -25,6 +25,10 @@ LEAST_CHARACTERS = 12
 """Shorter texts without any evidence are not called healthy: nearly anything of that length could be right."""
 
 
+REPETITION = frozenset({"loop", "character-run", "token-run"})
+"""Rules that see the same thing in a text that repeats itself."""
+
+
 class Record(BaseModel):
     """One output. text: null where there was no answer, `error` says why; prompt: as it was sent; language: a code
     such as "en"; token_ids: as emitted; expect: a regular expression that a right answer contains; absent: one that
@@ -70,7 +74,7 @@ def judge(record: Record) -> Judged:
 
 
 def _verdict(found: list[Evidence], record: Record) -> Verdict:
-    if len({evidence.rule for evidence in found}) > 1:
+    if len({"repetition" if evidence.rule in REPETITION else evidence.rule for evidence in found}) > 1:
         return "garbled"  # two things that healthy texts seldom have, and that have nothing to do with each other
     if found:
         return found[0].weight

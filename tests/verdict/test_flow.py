@@ -6,9 +6,19 @@ import itertools
 
 import pytest
 
-from diag.verdict.shape import flow, junctions
+from diag.verdict.shape import flow, junctions, pairs
 from diag.verdict.shape.chunks import chunks
-from diag.verdict.shape.features import COLUMNS, NAMES, PARTS, WINDOW, Tables, flow_symbols, spoken, windows
+from diag.verdict.shape.features import (
+    COLUMNS,
+    NAMES,
+    PARTS,
+    WINDOW,
+    Tables,
+    flow_symbols,
+    spoken,
+    windows,
+    without_loops,
+)
 from diag.verdict.shape.salad import model
 
 PROSE = "The boats come home along the bay, and nobody has seen the moon. We wait until the kettle sings."
@@ -16,7 +26,7 @@ SALAD = "The of in indeed ( in. & (Emp, to, to asTr adult/ (- : each instead Pl,
 
 
 def tables() -> Tables:
-    return Tables(junctions.costs(), flow.costs())
+    return Tables(junctions.costs(), flow.costs(), pairs.tables())
 
 
 def described(text: str) -> list[dict[str, float]]:
@@ -45,7 +55,7 @@ def test_a_text_that_goes_wrong_shows_it_in_its_worst_stretch() -> None:
 
 @pytest.mark.parametrize("pieces", [1, 2, PARTS[0], WINDOW, WINDOW + 1, 3 * WINDOW])
 def test_windows_cover_the_text_whatever_its_length(pieces: int) -> None:
-    text = " ".join(["word"] * pieces)
+    text = " ".join(f"w{at}" for at in range(pieces))
     found = windows(text, chunks(text), spoken(chunks(text)), tables())
     assert (found[0].start, found[-1].end) == (0, len(text))
     assert all(later.start <= before.end for before, later in itertools.pairwise(found))
@@ -64,3 +74,42 @@ def test_a_walk_is_its_steps_whoever_asks_again() -> None:
 def test_the_trees_know_these_features() -> None:
     assert len(model().usual) == len(NAMES)
     assert set(COLUMNS) < set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a b c d", "a b c d"),
+        ("so very very very very very good", "so very very good"),
+        ("on and off and on and off and on and off and on, then", "on and off and on and off and on, then"),
+        ("x " * 50 + "y", "x x y"),
+        ("one two three one two three one two three end", "one two three one two three end"),
+    ],
+)
+def test_a_loop_counts_twice_and_no_more(text: str, kept: str) -> None:
+    assert [text[piece.start : piece.end] for piece in without_loops(text, chunks(text))] == kept.split()
+
+
+def test_words_that_people_put_together_and_those_they_never_do() -> None:
+    english = pairs.tables()["en"]
+    told = {(a, b): english.cost(a, b) for a, b in [("of", "the"), ("the", "of"), ("the", "zzyx")]}
+    assert told["of", "the"] < -1
+    assert told["the", "of"] > pairs.SHUNNED
+    assert told["the", "zzyx"] is None
+    german = pairs.cost(("de",), "of", "the", pairs.tables())
+    assert german is not None
+    assert pairs.cost(("en", "de"), "of", "the", pairs.tables()) == min(german, told["of", "the"])
+    assert pairs.cost(("lv",), "of", "the", pairs.tables()) is None
+
+
+def test_broken_and_glued_words_are_seen() -> None:
+    (clean,) = described(
+        "It is an unnecessary struggle, and we are where dreams come from, said the old man of the sea."
+    )
+    (broken,) = described(
+        "It is an unnecess strugg, and we are placewhere dreams come fromthe, said the old man of the sea."
+    )
+    assert (clean["fragment"], clean["glued"]) == (0, 0)
+    assert broken["fragment"] > 0
+    assert broken["glued"] > 0
+    assert broken["pair-cost"] > clean["pair-cost"]

@@ -135,7 +135,7 @@ def _plain_word(piece: str) -> Build | None:
 
 def _of(piece: str) -> Build:
     runs = [(m.start(), m.end(), m.group()) for m in _RUN.finditer(piece)]
-    code = any(c in _CODE for c in piece)
+    code = not _CODE.isdisjoint(piece)
     replaced = "\ufffd" in piece
     if not runs:
         return Build(_without_letters(piece), code=code, replaced=replaced)
@@ -167,8 +167,8 @@ def _without_letters(piece: str) -> Kind:
 
 def _joining(piece: str, runs: list[tuple[int, int, str]]) -> Kind:
     # Only before the first run and after the last one can there be nothing but quotes and brackets.
-    before = all(c in _BEFORE for c in piece[: runs[0][0]])
-    after = all(c in _AFTER for c in piece[runs[-1][1] :])
+    before = _BEFORE.issuperset(piece[: runs[0][0]])
+    after = _AFTER.issuperset(piece[runs[-1][1] :])
     last = len(runs) - 1
     kinds = {
         _joint(
@@ -191,7 +191,7 @@ def _joint(before: str, after: str) -> Kind:
         return "word"
     if any(c.isdigit() for c in next_to):
         return "digit-joined"
-    return "joined" if all(c in _BETWEEN for c in next_to) else "odd-joined"
+    return "joined" if _BETWEEN.issuperset(next_to) else "odd-joined"
 
 
 def _case(run: str) -> Case:

@@ -7,17 +7,26 @@ worst of its parts, since a text that goes wrong begins well.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from diag.verdict.shape import flow, junctions
+from diag.verdict.shape import flow, junctions, pairs
 from diag.verdict.shape.chunks import Chunk, Word
-from diag.verdict.shape.words import SPACED, known, languages, of_script, ranks
+from diag.verdict.shape.words import SPACED, begins, known, languages, of_script, ranks
 
 WINDOW, STRIDE = 40, 20
+
+LONGEST_GAP = 2
+"""Characters before a piece that are looked at; what was left out of a loop may be before them."""
+
+LONGEST_LOOP = 12
+"""Pieces of a loop that is looked for."""
+
+LEAST_FRAGMENT = 4
+"""Letters of a piece of a word, below which it could be anything."""
 
 PARTS = (6, 12)
 """Pieces of the parts of a window that are looked at for themselves: some words, a sentence or a line."""
@@ -29,21 +38,22 @@ KINDS = (
 COLUMNS = (
     *KINDS,
     *("frequent", "known", "unknown", "unknown-again", "unknown-name", "no-language", "odd-case", "known-odd-case"),
-    *("code", "replaced", "lone-mark-line", "cut-line"),
-    *("symbols", "cost", "rare", "very-rare", "flow"),
+    *("code", "replaced", "lone-mark-line", "cut-line", "fragment", "glued"),
+    *("symbols", "cost", "rare", "very-rare", "flow", "pair", "pair-cost", "shunned"),
 )
 """What is counted of each piece. symbols, cost, rare, very-rare: its neighbourhoods, as in `junctions`; flow: nats, as
 in `flow`. Whether pieces come again is not counted: refrains, lists and small models repeat, and loops have a rule of
-their own (`runs`)."""
+their own (`runs`). fragment: the beginning of a word alone; glued: two words without a blank; pair, pair-cost,
+shunned: with the word before it, as in `pairs`."""
 
 ODD = ("odd-joined", "digit-joined", "odd-number", "odd-mark", "mixed-script", "dense-joined", "replaced", "odd-case")
 STRANGE = ("unknown", "unknown-again", "no-language", "odd-case")
-WORST = ("rare", "flow", "odd", "strange", "lines")
+WORST = ("rare", "flow", "odd", "strange", "lines", "pair-cost", "shunned", "broken")
 
 NAMES = (
     *COLUMNS,
     *("log-pieces", "scripts", "kinds", "word-length", "spoken"),
-    *("cost-per-symbol", "rare-per-symbol"),
+    *("cost-per-symbol", "rare-per-symbol", "cost-per-pair", "english"),
     *(f"worst-{name}-{part}" for part in PARTS for name in WORST),
     "flow-beside-the-worst",
 )
@@ -66,10 +76,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Tables:
-    """What stands next to what: characters, and kinds of words."""
+    """What stands next to what: characters, kinds of words, and words, these by language."""
 
     characters: junctions.Costs
     words: junctions.Costs
+    pairs: Mapping[str, pairs.Pairs]
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,19 @@ class Spoken:
         if known:
             return "known"
         return "unknown-name" if word.case == "title" else "unknown"
+
+    def broken(self, plain: str) -> Iterator[str]:
+        """Columns of a word that no list has: the beginning of one that they have, or two of them."""
+        if len(plain) >= LEAST_FRAGMENT and any(begins(code, plain) for code in self.languages):
+            yield "fragment"
+        if any(self._two(plain[:at], plain[at:]) for at in range(3, len(plain) - 2)):
+            yield "glued"
+
+    def _two(self, first: str, second: str) -> bool:
+        return (first in self.ranks and self._usual(second)) or (second in self.ranks and self._usual(first))
+
+    def _usual(self, plain: str) -> bool:
+        return plain in self.ranks or (len(plain) > 3 and any(plain in known(code) for code in self.languages))
 
     def _knows(self, plain: str) -> bool:
         for words in self.known:  # noqa: SIM110 (called for every word; a generator takes twice as long)
@@ -121,21 +145,48 @@ def _lists(script: str, words: list[str], language: str, without: frozenset[str]
     return Spoken(codes, ranks(codes), tuple(known(c) for c in (*codes, *borrowed)))
 
 
-def windows(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], tables: Tables) -> list[Window]:
-    """Overlapping windows over the whole text; one for a text shorter than a window, none for an empty one."""
+def windows(text: str, every: Sequence[Chunk], lists: dict[str, Spoken], tables: Tables) -> list[Window]:
+    """Overlapping windows over the whole text, a loop of it twice; one for a text shorter than a window, none for an
+    empty one."""
+    pieces = without_loops(text, every)
     if not pieces:
         return []
     counted = _counted(text, pieces, lists, tables)
     final = max(len(pieces) - WINDOW, 0)
     first = np.array([*range(0, final, STRIDE), final])
     last = np.minimum(first + WINDOW, len(pieces))
-    values = _described(counted, pieces, first, last, any(each.languages for each in lists.values()))
+    english = any("en" in each.languages for each in lists.values())
+    values = _described(counted, pieces, first, last, any(each.languages for each in lists.values()), english)
     spans = [(pieces[a].start, pieces[b - 1].end) for a, b in zip(first.tolist(), last.tolist())]
     return [Window(start, end, tuple(row)) for (start, end), row in zip(spans, values.tolist())]
 
 
+def without_loops(text: str, pieces: Sequence[Chunk]) -> list[Chunk]:
+    """Of pieces that come again and again in the same order, the first two rounds: loops have a rule of their own, and
+    what is odd once is not odder for being said forty times."""
+    if len(pieces) < 3:
+        return list(pieces)
+    number: dict[str, int] = {}
+    ids = np.array([number.setdefault(text[piece.start : piece.end], len(number)) for piece in pieces])
+    kept = np.ones(len(ids), dtype=bool)
+    for period in range(1, min(LONGEST_LOOP, len(ids) // 3) + 1):
+        same = ids[period:] == ids[:-period]
+        if np.count_nonzero(same) < 2 * period:
+            continue
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], same.view(np.int8), [0]))))
+        for start, end in zip(edges[::2].tolist(), edges[1::2].tolist()):
+            if end - start >= 2 * period:
+                kept[start + 2 * period : end + period] = False
+    return [piece for piece, keep in zip(pieces, kept.tolist()) if keep]
+
+
 def _described(
-    counted: Matrix, pieces: Sequence[Chunk], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64], spoken: bool
+    counted: Matrix,
+    pieces: Sequence[Chunk],
+    first: npt.NDArray[np.int64],
+    last: npt.NDArray[np.int64],
+    spoken: bool,
+    english: bool,
 ) -> Matrix:
     """[windows, len(NAMES)]"""
     sums = _running(counted)
@@ -152,6 +203,8 @@ def _described(
         np.full(len(first), float(spoken)),
         counts[:, _AT["cost"]] / symbols,
         counts[:, _AT["rare"]] / symbols,
+        counts[:, _AT["pair-cost"]] / np.maximum(1.0, counts[:, _AT["pair"]]),
+        np.full(len(first), float(english)),
     ]
     looked_at = np.stack(
         [
@@ -160,6 +213,9 @@ def _described(
             counted[:, [_AT[name] for name in ODD]].sum(axis=1),
             counted[:, [_AT[name] for name in STRANGE]].sum(axis=1),
             counted[:, [_AT["line"], _AT["lines"]]].sum(axis=1),
+            counted[:, _AT["pair-cost"]],
+            counted[:, _AT["shunned"]],
+            counted[:, [_AT["fragment"], _AT["glued"], _AT["odd-joined"], _AT["odd-case"]]].sum(axis=1),
         ],
         axis=1,
     )
@@ -209,6 +265,8 @@ def _counted(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], table
             column = _said(word, lists, unknown)
             names.append(column)
             symbol = lists[word.script].ranks[word.plain] if column == "frequent" else column
+            if column in ("unknown", "unknown-again") and word.case == "lower":
+                names += lists[word.script].broken(word.plain)
         if build.code:
             names.append("code")
         if build.replaced:
@@ -220,8 +278,33 @@ def _counted(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], table
     counted = np.zeros((len(pieces), len(COLUMNS)))
     counted[rows, columns] = 1.0
     counted[:, _AT["symbols"] : _AT["symbols"] + 4] = _neighbourhoods(text, pieces, tables.characters)
+    counted[:, _AT["pair"] : _AT["pair"] + 3] = _together(text, pieces, lists, tables.pairs)
     counted[:, _AT["flow"]] = flow.nats(list(flow.symbols(pieces, said, text)), tables.words)
     return counted
+
+
+def _together(
+    text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], tables: Mapping[str, pairs.Pairs]
+) -> list[tuple[float, float, float]]:
+    """(whether it is known, its cost, whether it is shunned) of each word and the one before it, where nothing but a
+    blank is between them."""
+    nothing = 0.0, 0.0, 0.0
+    found = []
+    before, end = "", 0
+    for piece in pieces:
+        build = piece.build
+        word = build.words[0] if build.kind == "word" else None
+        told = nothing
+        if word is not None and before and piece.start - end == 1 and text[piece.start].isalpha():
+            cost = (
+                pairs.cost(lists[word.script].languages, before, word.plain, tables) if word.script in lists else None
+            )
+            if cost is not None:
+                told = 1.0, cost, float(cost > pairs.SHUNNED)
+        found.append(told)
+        before = word.plain if word is not None and text[piece.end - 1].isalpha() else ""
+        end = piece.end
+    return found
 
 
 def flow_symbols(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken]) -> list[str]:
@@ -246,7 +329,7 @@ def _neighbourhoods(text: str, pieces: Sequence[Chunk], table: junctions.Costs) 
         build = piece.build
         sequence = build.symbols
         if piece.start > end and build.kind not in ("line", "lines"):
-            sequence = (junctions.of_gap(text[end : piece.start]), *sequence)
+            sequence = (junctions.of_gap(text[max(end, piece.start - LONGEST_GAP) : piece.start]), *sequence)
         elif piece.start == end and found and build.kind in ("dense", "dense-joined"):
             sequence = ()  # a later part of the piece before it
         walk = table.walk(after, sequence)

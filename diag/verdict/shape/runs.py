@@ -90,8 +90,10 @@ def _weight(text: str, start: int, end: int, unit: str, repeats: float) -> Weigh
         return "suspect" if share > 0.9 and repeats >= 40 and not set(unit) <= RULERS | {" ", "\n"} else None
     # Phrases come again and again from healthy small models at temperature 0; one word alone seldom does.
     one_word = len(unit.split()) == 1
-    if one_word and repeats >= 24 and length >= 60 and (share > 0.5 or _to_the_end(text, end)):
+    if one_word and repeats >= 24 and length >= 60 and share > 0.8:  # from the first word on
         return "garbled"
+    if one_word and repeats >= 24 and length >= 60 and (share > 0.5 or _to_the_end(text, end)):
+        return "suspect"
     return "suspect" if repeats >= 5 and length >= 80 and share > 0.4 else None
 
 

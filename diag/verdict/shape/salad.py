@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diag.verdict.shape import flow, junctions
+from diag.verdict.shape import flow, junctions, pairs
 from diag.verdict.shape.chunks import chunks
 from diag.verdict.shape.features import NAMES, Tables, Window, spoken, windows
 from diag.verdict.shape.values import Evidence
@@ -52,27 +52,32 @@ _TELLING = {
 
 @dataclass(frozen=True)
 class Trees:
-    """Nodes of every tree as arrays [trees, nodes]: the feature that is asked for (-1: a leaf), the threshold or the
-    leaf's value, and where to go on. usual: by feature, the value that one clean window in a hundred exceeds."""
+    """Nodes of all trees, one after the other, as arrays [nodes]: the feature that is asked for, the threshold, and
+    where to go on; a leaf asks feature 0 and goes on to itself whatever the answer, `value` is what it says. roots:
+    where each tree begins; depth: of the deepest. usual: by feature, the value that one clean window in a hundred
+    exceeds."""
 
     base: float
     feature: npt.NDArray[np.int64]
+    threshold: npt.NDArray[np.float64]
     value: npt.NDArray[np.float64]
     left: npt.NDArray[np.int64]
     right: npt.NDArray[np.int64]
+    roots: npt.NDArray[np.int64]
+    depth: int
     suspect_above: float
     garbled_above: float
     usual: tuple[float, ...]
 
     def scores(self, windows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """windows [W, features] -> [W]."""
-        tree = np.arange(len(self.feature))[None, :]
-        row = np.arange(len(windows))[:, None]
-        at = np.zeros((len(windows), len(self.feature)), dtype=np.int64)
-        while (feature := self.feature[tree, at]).max() >= 0:
-            goes_left = windows[row, feature] <= self.value[tree, at]
-            at = np.where(feature < 0, at, np.where(goes_left, self.left[tree, at], self.right[tree, at]))
-        found: npt.NDArray[np.float64] = self.base + self.value[tree, at].sum(axis=1)
+        count, width = windows.shape
+        flat, rows = windows.ravel(), np.repeat(np.arange(count) * width, len(self.roots))
+        at = np.tile(self.roots, count)
+        for _ in range(self.depth):
+            goes_left = flat.take(rows + self.feature.take(at)) <= self.threshold.take(at)
+            at = np.where(goes_left, self.left.take(at), self.right.take(at))
+        found: npt.NDArray[np.float64] = self.base + self.value.take(at).reshape(count, -1).sum(axis=1)
         return found
 
 
@@ -81,11 +86,26 @@ def model() -> Trees:
     raw: dict[str, Any] = json.loads(resources.files(__package__).joinpath("salad.json").read_text("utf-8"))
     if raw["names"] != list(NAMES):
         raise ValueError("salad.json was trained on other features: run benchmarks/verdict_train.py")
-    most = max(len(nodes) for nodes in raw["trees"])
-    padded = np.array([nodes + [[-1, 0.0, 0, 0]] * (most - len(nodes)) for nodes in raw["trees"]])
-    feature, left, right = (padded[:, :, column].astype(np.int64) for column in (0, 2, 3))
+    with resources.files(__package__).joinpath("salad.npz").open("rb") as file:
+        nodes = dict(np.load(file))
     limits = raw["suspect_above"], raw["garbled_above"]
-    return Trees(raw["base"], feature, padded[:, :, 1], left, right, *limits, tuple(raw["usual"]))
+    return _flat(nodes, raw["base"], raw["depth"], limits, tuple(raw["usual"]))
+
+
+def _flat(
+    nodes: dict[str, npt.NDArray[Any]], base: float, depth: int, limits: tuple[float, float], usual: tuple[float, ...]
+) -> Trees:
+    """nodes: arrays [trees, nodes]; feature -1: a leaf, whose value is what it says."""
+    trees, size = nodes["feature"].shape
+    roots = np.arange(trees) * size
+    own = np.arange(trees * size)
+    feature, value = nodes["feature"].ravel(), nodes["value"].ravel().astype(np.float64)
+    leaf = feature < 0
+    left, right = (
+        np.where(leaf, own, (nodes[side].astype(np.int64) + roots[:, None]).ravel()) for side in ("left", "right")
+    )
+    asked = np.where(leaf, 0, feature).astype(np.int64)
+    return Trees(base, asked, value, value, left, right, roots, depth, *limits, usual)
 
 
 def trimmed(text: str) -> str:
@@ -100,7 +120,7 @@ def salad(text: str, offset: int = 0, language: str = "") -> Iterator[Evidence]:
         return
     trees = model()
     lists = spoken(pieces, language)
-    found = windows(text, pieces, lists, Tables(junctions.costs(), flow.costs()))
+    found = windows(text, pieces, lists, Tables(junctions.costs(), flow.costs(), pairs.tables()))
     scores = trees.scores(np.array([window.values for window in found]))
     worst, score = found[int(scores.argmax())], float(scores.max())
     if score <= trees.suspect_above:

@@ -8,6 +8,7 @@ language whose words are otherwise known do.
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -71,6 +72,18 @@ def known(code: str) -> frozenset[str]:
     return frozenset(word for bucket in _list(code, "large" if code == "en" else "small") for word in bucket)
 
 
+def begins(code: str, plain: str) -> bool:
+    """Whether some frequent enough word of the language goes on at least two letters after `plain`."""
+    words = _sorted(code)
+    at = bisect_left(words, plain)
+    return any(word.startswith(plain) and len(word) >= len(plain) + 2 for word in words[at : at + 4])
+
+
+@lru_cache(maxsize=48)
+def _sorted(code: str) -> list[str]:
+    return sorted(word for bucket in _list(code, "small") for word in bucket)
+
+
 RANKS = (12, 60, 300, FREQUENT)
 """A frequent word is of the first rank among the twelve most frequent ones of its language, and so on."""
 
@@ -81,10 +94,15 @@ def ranks(codes: tuple[str, ...]) -> dict[str, str]:
     "w3"."""
     found: dict[str, str] = {}
     for code in codes:
-        for at, word in enumerate(_first(code, FREQUENT)):
-            rank = f"w{next(n for n, last in enumerate(RANKS) if at < last)}"
-            found[word] = min(rank, found.get(word, rank))
+        mine = _ranked(code)
+        both = {word: min(mine[word], found[word]) for word in mine.keys() & found.keys()}
+        found = {**found, **mine, **both}
     return found
+
+
+@lru_cache(maxsize=48)
+def _ranked(code: str) -> dict[str, str]:
+    return {word: f"w{bisect_right(RANKS, at)}" for at, word in enumerate(_first(code, FREQUENT))}
 
 
 @lru_cache(maxsize=16)
