@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Dict, Mapping
 
-from . import _hostlock
+from . import _gpulock, _hostlock
 
 if TYPE_CHECKING:
     from ._wire import Talk
@@ -16,7 +16,8 @@ def run(args: Mapping[str, Any], talk: Talk) -> Dict[str, Any]:
     left out: all of it). event: held. It is let go of at the end of the input, or after lease_s seconds without a
     message: a laptop that is gone blocks nobody.
     returns: {held_s}. Error precondition: somebody else has it, who and since when."""
-    lock = _hostlock.HostLock([str(gpu) for gpu in args.get("gpus") or ()])
+    gpus = args.get("gpus")
+    lock = _gpulock.GpusLock([str(gpu) for gpu in gpus]) if gpus else _hostlock.HostLock()
     refused = _hostlock.taken(lock, str(args["doing"]), str(args["run"]))
     if refused is not None:
         return refused

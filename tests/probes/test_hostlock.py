@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from probes import _hostlock, hold
+from probes._gpulock import GpusLock
 from probes._hostlock import HostLock
 
 
@@ -127,19 +128,19 @@ def got(lock: HostLock, run: str | None) -> bool:
 
 
 def test_sets_of_gpus_are_held_apart_and_the_whole_host_by_nobody_meanwhile(state: Path) -> None:
-    first, second, both, whole = HostLock(["0", "1"]), HostLock(["2", "3"]), HostLock(["1", "2"]), HostLock()
+    first, second, both, whole = GpusLock(["0", "1"]), GpusLock(["2", "3"]), GpusLock(["1", "2"]), HostLock()
     assert got(first, "run-1")
     assert got(second, "run-2")
     assert not got(both, "run-3"), "one of its GPUs is somebody's"
     for run in ("run-3", "run-1", None):
         who = whole.acquire("fixing", run)
         assert who is not None
-        assert who["run"] == "run-1"
+        assert who["doing"] == "at work, run-1"
     first.release()
     assert not got(both, "run-3")
     holder = _hostlock.holder()
     assert holder is not None
-    assert holder["run"] == "run-2", "who still has some, not who came first"
+    assert holder["doing"] == "at work, run-2", "who still has some, not who came first"
     second.release()
     assert _hostlock.holder() is None
     assert list(state.iterdir()) == []
@@ -149,7 +150,7 @@ def test_sets_of_gpus_are_held_apart_and_the_whole_host_by_nobody_meanwhile(stat
 
 def test_who_has_the_whole_host_lets_only_its_own_run_have_some_gpus(state: Path) -> None:
     """A playbook holds the host while a step of it bisects there."""
-    whole, step, other = HostLock(), HostLock(["0"]), HostLock(["1"])
+    whole, step, other = HostLock(), GpusLock(["0"]), GpusLock(["1"])
     assert got(whole, "run-1")
     assert got(step, "run-1.search")
     assert not got(other, "run-2")
@@ -162,11 +163,11 @@ def test_who_has_the_whole_host_lets_only_its_own_run_have_some_gpus(state: Path
 
 def test_a_set_is_had_again_by_its_own_run(state: Path) -> None:
     """Its connection was lost, and the program that held it does not know yet."""
-    old, new = HostLock(["0"]), HostLock(["0"])
+    old, new = GpusLock(["0"]), GpusLock(["0"])
     assert got(old, "run-1")
     assert got(new, "run-1")
     old.release()
-    assert not got(HostLock(["0"]), "run-2")
+    assert not got(GpusLock(["0"]), "run-2")
     new.release()
     assert list(state.iterdir()) == []
 
