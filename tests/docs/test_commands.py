@@ -26,7 +26,8 @@ FOREIGN = {
     *("--api-key", "--kv-cache-memory-bytes"),
     *(flag.split(".")[0] for engine in suspects.engines() for s in suspects.table(engine).suspect for flag in s.flags),
     *("--clean", "--repeats", "--releases", "--lab"),  # of benchmarks
-    *("--no-install-recommends", "--gres", "--wrap"),  # of apt and sbatch
+    *("--no-install-recommends", "--gres", "--wrap", "--no-requeue"),  # of apt and sbatch
+    *("--tp", "--nnodes", "--node-rank", "--dist-init-addr"),
     *("--lab-fault", "--lab-fault-chance", "--lab-fault-above", "--lab-fault-past"),
 }
 
