@@ -8,6 +8,7 @@ next to. The table is counted from the tuning half of the corpus, English dictio
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -31,10 +32,10 @@ class Pairs:
     there was hardly ever seen."""
 
     words: dict[str, int]
-    logs: npt.NDArray[np.float64]
+    logs: Sequence[float]
     total: float
-    keys: npt.NDArray[np.uint32]
-    costs: npt.NDArray[np.int8]
+    keys: Sequence[int]
+    costs: Sequence[int]
     _known: dict[tuple[int, int], float] = field(default_factory=dict, repr=False, compare=False)
 
     def cost(self, first: str, second: str) -> float | None:
@@ -50,9 +51,9 @@ class Pairs:
 
     def _cost(self, a: int, b: int) -> float:
         key = a * len(self.words) + b
-        at = int(np.searchsorted(self.keys, key))
+        at = bisect_left(self.keys, key)
         if at < len(self.keys) and self.keys[at] == key:
-            return float(self.costs[at]) / STEPS
+            return self.costs[at] / STEPS
         expected = math.exp(self.logs[a] + self.logs[b]) / self.total
         return min(MOST_NATS, math.log(expected + 1))
 
@@ -67,9 +68,9 @@ def tables() -> dict[str, Pairs]:
 
 def _table(raw: dict[str, npt.NDArray[np.generic]], code: str) -> Pairs:
     words = bytes(raw[f"{code}.words"]).decode().split()
-    logs = raw[f"{code}.logs"].astype(np.float64) / 256
-    keys = np.cumsum(raw[f"{code}.steps"].astype(np.uint32), dtype=np.uint32)
-    costs = raw[f"{code}.costs"].astype(np.int8)
+    logs = (raw[f"{code}.logs"].astype(np.float64) / 256).tolist()
+    keys = np.cumsum(raw[f"{code}.steps"].astype(np.int64)).tolist()
+    costs = raw[f"{code}.costs"].astype(np.int64).tolist()
     return Pairs(dict(zip(words, range(len(words)))), logs, float(raw[f"{code}.total"]), keys, costs)
 
 
