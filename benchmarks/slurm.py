@@ -1,7 +1,7 @@
 """Bisections as jobs of a real Slurm of two nodes (tests/slurm/cluster.py): how long they take, and what comes of one
 that is struck: a node killed in the middle of a trial, the controller restarted, a job cancelled, a job preempted.
 
-    python benchmarks/slurm.py [--lab] [--repeat 3] [--strikes 5] [--only node ...] [--start-s 4]
+    python benchmarks/slurm.py [--lab] [--wide] [--repeat 3] [--strikes 5] [--only node ...] [--start-s 4]
 
 The engine is the tests' toy beside a real SGLang file, which takes --start-s seconds to start; with --lab it is the
 lab's real server, on one core, for a node has its own. Root, slurmctld, slurmd and munge are needed. Prints two tables
@@ -39,6 +39,14 @@ ROOT = Path(__file__).resolve().parents[1]
 CULPRIT = "budget + 1 != block_size"
 TARGET_RATIO = 0.6
 LIMIT_S = 1200
+INNOCENT = """\
+factors:
+  radix_cache: {switch_off: --disable-radix-cache, good: false, bad: true}
+  overlap: {switch_off: --disable-overlap-schedule, good: false, bad: true}
+  chunk: {flag: --chunked-prefill-size, good: 8192, bad: 4096}
+  running: {flag: --max-running-requests, good: 8, bad: 16}
+"""
+"""More suspects than the story has, for --wide."""
 GONE_S = 5.0
 """So long after its end a run's last job may take to leave its node."""
 
@@ -87,10 +95,11 @@ def _tell_slurm(inventory: Path, host: str, cluster: Cluster) -> None:
 
 
 @contextlib.contextmanager
-def site(folder: Path, lab: bool, start_s: float) -> Iterator[Site]:
+def site(folder: Path, lab: bool, wide: bool, start_s: float) -> Iterator[Site]:
     """Everything set up, and gone at the end."""
     plan = (ROOT / "playbooks" / "plans" / "ddtree-garble.yaml").read_text()
     plan = plan.replace("prompts: garble", "prompts: ./two.yaml")
+    plan = plan.replace("factors:\n", INNOCENT) if wide else plan
     (folder / "two.yaml").write_text(SUITE)
     with contextlib.ExitStack() as stack:
         one = stack.enter_context(cluster(folder / "slurm"))
@@ -292,6 +301,7 @@ def strikes(site: Site, count: int, only: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--lab", action="store_true", help="the lab's real server instead of the toy")
+    parser.add_argument("--wide", action="store_true", help="four more suspects, all innocent")
     parser.add_argument("--repeat", type=int, default=3, help="runs with one node and with two, for the times")
     parser.add_argument("--strikes", type=int, default=5, help="runs that are struck, of each kind")
     parser.add_argument("--only", nargs="*", choices=list(STRIKES), default=list(STRIKES))
@@ -302,7 +312,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # nothing may be left then either
     with (
         tempfile.TemporaryDirectory(prefix="slurm-") as folder,
-        site(Path(folder), given.lab, given.start_s) as made,
+        site(Path(folder), given.lab, given.wide, given.start_s) as made,
     ):
         if given.repeat:
             times(made, given.repeat)
