@@ -6,7 +6,7 @@ spaces. Scripts that do not (Han, kana, Thai ...) are cut every four characters 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -117,7 +117,8 @@ def _build(piece: str) -> Build:
 def _any(piece: str) -> Build:
     build = _of(piece)
     symbols = ("O",) if build.kind == "opaque" else junctions.of_piece(piece)
-    return replace(build, symbols=symbols, letters=sum(len(word.plain) for word in build.words))
+    letters = sum(len(word.plain) for word in build.words)
+    return Build(build.kind, build.words, build.scripts, build.code, build.replaced, symbols, letters)
 
 
 def _plain_word(piece: str) -> Build | None:

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain
 
 COMMON = 300
 """Words of a list that its language is recognised by."""
@@ -69,7 +70,7 @@ def of_script(script: str) -> list[str]:
 @lru_cache(maxsize=48)
 def known(code: str) -> frozenset[str]:
     """Every word of a language's list, lower case; English has the long one, since everybody borrows from it."""
-    return frozenset(word for bucket in _list(code, "large" if code == "en" else "small") for word in bucket)
+    return frozenset(chain.from_iterable(_list(code, "large" if code == "en" else "small")))
 
 
 def begins(code: str, plain: str) -> bool:
@@ -81,7 +82,7 @@ def begins(code: str, plain: str) -> bool:
 
 @lru_cache(maxsize=48)
 def _sorted(code: str) -> list[str]:
-    return sorted(word for bucket in _list(code, "small") for word in bucket)
+    return sorted(chain.from_iterable(_list(code, "small")))
 
 
 RANKS = (12, 60, 300, FREQUENT)
