@@ -11,7 +11,7 @@ READY = $(VENV)/.ready
 # Many tests start servers, and some look at all that run. Root gives each worker processes of its own to look at; anyone
 # else runs those tests one after the other (conftest.py).
 ALONE = unshare --pid --fork --mount-proc --kill-child --
-APART = --dist load --no-loadscope-reorder --tx '2*popen//python=$(ALONE) $(abspath $(VENV))/bin/python'
+APART = --dist load --no-loadscope-reorder --tx '3*popen//python=$(ALONE) $(abspath $(VENV))/bin/python'
 WORKERS = $(if $(shell $(ALONE) echo yes 2>/dev/null),$(APART),-n 2)
 
 .PHONY: demo test check sshd chromium slurm clean help

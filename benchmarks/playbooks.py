@@ -116,9 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--lab", metavar="PLAN", help="on the lab whose folder DIAG_BENCH_LAB names, with this plan")
     parser.add_argument("--every", type=int, default=1, help="only every n-th boundary")
-    parser.add_argument(
-        "--skip", type=int, default=0, help="without the first n boundaries"
-    )
+    parser.add_argument("--skip", type=int, default=0, help="without the first n boundaries")
     given = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="diag-playbooks-") as scratch, kills.forked() as forks:
