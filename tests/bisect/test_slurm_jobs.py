@@ -111,7 +111,11 @@ def test_a_job_without_a_result_says_why(state: str) -> None:
     assert error.details == ["the last line"]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x1f\x8b", gzip.compress(b"[1]"), gzip.compress(b"{")[:-3], b"{}"])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x1f\x8b", gzip.compress(b"[1]"), gzip.compress(b"{")[:-3], b"{}"],
+    ids=["nothing", "its head", "a list", "cut off", "not packed"],
+)
 def test_a_result_that_is_not_whole_is_none(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "result.json.gz"
     path.write_bytes(data)
