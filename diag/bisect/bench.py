@@ -24,7 +24,7 @@ from diag.bisect.plan import Plan
 from diag.bisect.run import Listener
 from diag.bisect.space import Config
 from diag.bisect.trial import Outcome, Trial
-from diag.errors import DiagError, HostError, ServerDied, ServerNotHealthy, UsageError
+from diag.errors import DiagError, HostError, PreconditionFailed, ServerDied, ServerNotHealthy, UsageError
 from diag.hosts import courier
 from diag.hosts.holding import held
 from diag.hosts.inventory import Host
@@ -148,7 +148,7 @@ class ServerBench:
         except (ServerDied, ServerNotHealthy) as error:
             if is_ours(error):
                 raise
-            return seen.not_started(self._plan, step, error, number=number, total_s=time.monotonic() - began)
+            return self._not_started(number, step, error, began)
         try:
             texts, reference, info = self._ask(running.server, step.config)
         except BaseException as error:
@@ -198,6 +198,9 @@ class ServerBench:
         texts, reference = asking.ask(server.client, self._plan, config, self._reference, self._say)
         # Read last: counters then show which paths the prompts really took.
         return texts, reference, _effective(server)
+
+    def _not_started(self, number: int, step: Next, error: PreconditionFailed, began: float) -> Trial:
+        return seen.not_started(self._plan, step, error, number=number, total_s=time.monotonic() - began)
 
     # the server
 

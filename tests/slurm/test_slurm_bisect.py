@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from probes._proc import Process
 from tests.conftest import Sshd
 from tests.lab_fixture import command
 from tests.playbook import toys
@@ -107,11 +108,14 @@ class Site:
 
     def kill_launcher(self, node: str) -> None:
         """The programs of ours that Slurm has started there, the guard too: the job's last step has the rest to end."""
-        found = self.cluster.on_nodes()[node]
-        ours = [one for one in found if "python" in one.argv[0] and any("zlib.decompress" in word for word in one.argv)]
-        assert len(ours) == 2, ours
-        for one in sorted(ours, key=lambda one: one.pid in {each.ppid for each in found}):  # the guard first
+        self.until(lambda: len(self._ours(node)) == 2)
+        parents = {each.ppid for each in self.cluster.on_nodes()[node]}
+        for one in sorted(self._ours(node), key=lambda one: one.pid in parents):  # the guard first
             os.kill(one.pid, signal.SIGKILL)
+
+    def _ours(self, node: str) -> list[Process]:
+        found = self.cluster.on_nodes()[node]
+        return [one for one in found if "python" in one.argv[0] and any("zlib.decompress" in word for word in one.argv)]
 
     def running(self) -> list[Job]:
         return [job for job in self.cluster.jobs("RUNNING") if job.name.startswith("diag-")]
