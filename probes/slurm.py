@@ -74,7 +74,12 @@ def _refused(what: str, next: str, said: str = "") -> Json:
 
 
 def _away(said: str) -> Json:
-    return failure("host", "Slurm's controller does not answer.", "Ask: scontrol ping", said.splitlines()[-20:])
+    return failure(
+        "host",
+        "Slurm's controller does not answer.",
+        "Ask there: scontrol ping. Is its configuration elsewhere? Set SLURM_CONF in the env of the host.",
+        said.splitlines()[-20:],
+    )
 
 
 def _look(args: Mapping[str, Any]) -> Json:
