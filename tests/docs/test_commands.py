@@ -25,7 +25,17 @@ FOREIGN = {
     *("--speculative-eagle-topk", "--speculative-num-draft-tokens", "--speculative-"),
     *("--api-key", "--kv-cache-memory-bytes"),
     *(flag.split(".")[0] for engine in suspects.engines() for s in suspects.table(engine).suspect for flag in s.flags),
-    *("--clean", "--repeats", "--releases", "--lab"),  # of benchmarks
+    *(
+        "--clean",
+        "--repeats",
+        "--releases",
+        "--lab",
+        "--cache",
+        "--examples",
+        "--no-texts",
+        "--suites",
+    ),  # of benchmarks
+    *("--wide", "--repeat", "--strikes", "--start-s", "--every", "--skip", "--only"),
     *("--no-install-recommends", "--gres", "--wrap", "--no-requeue"),  # of apt and sbatch
     *("--tp", "--nnodes", "--node-rank", "--dist-init-addr"),
     *("--lab-fault", "--lab-fault-chance", "--lab-fault-above", "--lab-fault-past"),
