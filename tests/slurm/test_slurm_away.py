@@ -16,7 +16,7 @@ def test_no_job_is_refused_while_nobody_answers_and_none_is_there_twice(
 ) -> None:
     away = tmp_path / "slurm.conf"
     away.write_text(re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", slurm.configuration.read_text()))
-    name, script = "diag-away.1", "#!/bin/sh\n#SBATCH --job-name=diag-away.1\nsleep 99\n"
+    name, script = "diag-away.1", "#!/bin/sh\n#SBATCH --job-name=diag-away.1\n#SBATCH --output=/dev/null\nsleep 99\n"
     job = {"serial": 1, "name": name, "files": {}, "script": script, "placeholder": "/there"}
     asked = {"do": "submit", "run": "away", "root": str(tmp_path / "jobs"), **job}
     monkeypatch.setenv("SLURM_CONF", str(away))
