@@ -30,10 +30,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.lab_fixture import command, environment
+from tests.lab_fixture import TWO_PROMPTS, command, environment
 from tests.playbook import toys
 from tests.slurm.cluster import Cluster, ClusterError, cluster, missing
-from tests.slurm.test_slurm_bisect import SUITE
 
 ROOT = Path(__file__).resolve().parents[1]
 CULPRIT = "budget + 1 != block_size"
@@ -100,7 +99,7 @@ def site(folder: Path, lab: bool, wide: bool, start_s: float) -> Iterator[Site]:
     plan = (ROOT / "playbooks" / "plans" / "ddtree-garble.yaml").read_text()
     plan = plan.replace("prompts: garble", "prompts: ./two.yaml")
     plan = plan.replace("factors:\n", INNOCENT) if wide else plan
-    (folder / "two.yaml").write_text(SUITE)
+    (folder / "two.yaml").write_text(TWO_PROMPTS)
     with contextlib.ExitStack() as stack:
         one = stack.enter_context(cluster(folder / "slurm"))
         stack.enter_context(environment(DIAG_CONFIG_DIR=str(folder / "config"), DIAG_STATE_DIR=str(folder / "state")))

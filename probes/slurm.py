@@ -33,7 +33,7 @@ def run(args: Mapping[str, Any], talk: object = None) -> Json:
     """args: do, and run (the bisection's id) and root (where the folders of runs are; null: in our own folder of this
     user's home, which all nodes must see).
 
-    look    partition (null: the default one) -> {version, nodes [{name, state, usable}]}
+    look    partition (null: the default one) -> {nodes [{name, state, usable}]}
     free    job -> {}, which may be placed on any node from now on
     submit  serial, name (of the job), files {name: base64}, script, placeholder (in it, for the job's folder) ->
             {job: id, folder, submitted_unix}; the same name again is the same job, not another
@@ -96,7 +96,7 @@ def _look(args: Mapping[str, Any]) -> Json:
         )
     mine = [row for row in rows if (row[0].rstrip("*") == wanted if wanted else row[0].endswith("*"))]
     nodes = [{"name": name, "state": state, "usable": _usable(state)} for _, name, state in mine]
-    return {"version": _proc.command(["sinfo", "--version"], LIMIT_S)[0].strip(), "nodes": nodes}
+    return {"nodes": nodes}
 
 
 def _usable(state: str) -> bool:

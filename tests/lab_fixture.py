@@ -62,6 +62,17 @@ class Ran:
     err: str
 
 
+TWO_PROMPTS = """\
+schema: 1
+name: two
+max_new_tokens: 16
+prompts:
+  - {name: poem, user: "Write a short poem about the ocean."}
+  - {name: cycle, text: "a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2"}
+"""
+"""A suite that keeps trials short."""
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from diag.cli import main; main()", *arguments]
 

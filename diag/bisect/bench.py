@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -236,14 +236,8 @@ class ServerBench:
             error.add_note(str(second))
 
     def _launch(self, config: Config) -> Launch:
-        plan = self._plan
-        return Launch(
-            argv=plan.argv(config, self._fills),
-            env={**plan.spec.env, **plan.space.env(config), **visible(self._link.host)},
-            run_id=self._mark,
-            ready_timeout_s=plan.spec.ready_timeout_s,
-            engine=plan.spec.engine,
-        )
+        launch = seen.launch(self._plan, config, self._mark, self._fills)
+        return replace(launch, env={**launch.env, **visible(self._link.host)})
 
     def _transport(self) -> Transport:
         """Connected, and the host locked; if a server of this run may have been left there, it is stopped first."""

@@ -10,7 +10,7 @@ from diag.bisect import asking, refused, signatures
 from diag.bisect.decision import Next, same_config
 from diag.bisect.expr import Value
 from diag.bisect.plan import Plan
-from diag.bisect.space import Space, describe, level_text, same
+from diag.bisect.space import Config, Space, describe, level_text, same
 from diag.bisect.trial import Outcome, Trial
 from diag.errors import PreconditionFailed
 from diag.serving.server import Launch
@@ -79,6 +79,17 @@ def not_started(
         details={"log": error.details},
         host=host,
         signature="does not start",
+    )
+
+
+def launch(plan: Plan, config: Config, mark: str, fills: Mapping[str, str]) -> Launch:
+    """What is started for a trial of this configuration, whoever starts it."""
+    return Launch(
+        argv=plan.argv(config, fills),
+        env={**plan.spec.env, **plan.space.env(config)},
+        run_id=mark,
+        ready_timeout_s=plan.spec.ready_timeout_s,
+        engine=plan.spec.engine,
     )
 
 

@@ -10,21 +10,13 @@ import jsonschema
 import pytest
 
 from diag.lab.layout import Lab
-from tests.lab_fixture import Ran, lab_processes
+from tests.lab_fixture import TWO_PROMPTS, Ran, lab_processes
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 Diag = Callable[..., Ran]
 ROOT = Path(__file__).parents[2]
 
-PROMPTS = """\
-schema: 1
-name: two
-max_new_tokens: 16
-prompts:
-  - {name: poem, user: "Write a short poem about the ocean."}
-  - {name: cycle, text: "a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2"}
-"""
 REQUESTS = """\
 command: >-
   {python} -m sglang.launch_server --model-path {model} --host 127.0.0.1 --port {port}
@@ -40,7 +32,7 @@ factors:
 @pytest.fixture
 def folder(lab: Lab, tmp_path: Path) -> Path:
     """With a short suite, plans, and an inventory that knows the lab under a second name."""
-    (tmp_path / "two.yaml").write_text(PROMPTS)
+    (tmp_path / "two.yaml").write_text(TWO_PROMPTS)
     shipped = (ROOT / "playbooks" / "plans" / "ddtree-garble.yaml").read_text()
     (tmp_path / "story.yaml").write_text(shipped.replace("prompts: garble", "prompts: two.yaml"))
     (tmp_path / "requests.yaml").write_text(REQUESTS)

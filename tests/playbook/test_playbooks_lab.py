@@ -18,21 +18,13 @@ from diag.fixes import catalogue
 from diag.lab.layout import Lab
 from diag.source import wheels
 from tests.bisect.over.wheel_index import build, files_of, index
-from tests.lab_fixture import Ran, command, lab_processes
+from tests.lab_fixture import TWO_PROMPTS, Ran, command, lab_processes
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 Diag = Callable[..., Ran]
 ROOT = Path(__file__).parents[2]
 FIX = catalogue.get("mask-indptr")
-SUITE = """\
-schema: 1
-name: two
-max_new_tokens: 16
-prompts:
-  - {name: poem, user: "Write a short poem about the ocean."}
-  - {name: cycle, text: "a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2"}
-"""
 # The story's plan without what is innocent: three trials name the rule.
 PLAN = """\
 command: >-
@@ -52,7 +44,7 @@ derived:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("playbooks")
-    (made / "two.yaml").write_text(SUITE)
+    (made / "two.yaml").write_text(TWO_PROMPTS)
     (made / "short.yaml").write_text(PLAN)
     return made
 

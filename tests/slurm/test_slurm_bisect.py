@@ -17,21 +17,13 @@ import pytest
 
 from probes._proc import Process
 from tests.conftest import Sshd
-from tests.lab_fixture import command
+from tests.lab_fixture import TWO_PROMPTS, command
 from tests.playbook import toys
 from tests.playbook.toys import Toy
 from tests.slurm.cluster import Cluster, Job
 
 pytestmark = pytest.mark.timeout(180)
 
-SUITE = """\
-schema: 1
-name: two
-max_new_tokens: 16
-prompts:
-  - {name: poem, user: "Write a short poem about the ocean."}
-  - {name: cycle, text: "a1 b2 c3 d4 e5 f6 a1 b2 c3 d4 e5 f6 a1 b2"}
-"""
 PLAN = """\
 command: >-
   sh -c 'sleep {nap}; exec "$@"' sh {python} -m sglang.launch_server --model-path {model} --host 127.0.0.1 --port {port}
@@ -134,7 +126,7 @@ def site(tmp_path: Path, slurm: Cluster) -> Iterator[Site]:
     conf = f"[hosts.toy.env]\nSLURM_CONF = {json.dumps(str(slurm.configuration))}\n"
     inventory.write_text(inventory.read_text().replace("[hosts.toy.env]\n", conf))
     (tmp_path / "plan.yaml").write_text(PLAN)
-    (tmp_path / "two.yaml").write_text(SUITE)
+    (tmp_path / "two.yaml").write_text(TWO_PROMPTS)
     made = Site(toy, slurm)
     yield made
     made.nothing_is_left()

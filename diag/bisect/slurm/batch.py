@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from diag.errors import PreconditionFailed, UsageError
@@ -52,16 +52,7 @@ class Options:
             raise UsageError(f"--slurm {own[0]}=… is what diag sets itself.", next="Leave it out.")
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "partition": self.partition,
-            "gpus": self.gpus,
-            "nodes": self.nodes,
-            "jobs": self.jobs,
-            "minutes": self.minutes,
-            "share": self.share,
-            "folder": self.folder,
-            "more": dict(self.more),
-        }
+        return asdict(self)
 
 
 def minutes(options: Options, ready_timeout_s: float, asking_s: float) -> int:

@@ -273,7 +273,7 @@ class Slurm:
                 next="Make them alike, or keep one out: --slurm exclude=NODE",
                 details=differ[:20],
             )
-        launch = jobs.launch(self.plan, job.step.config, f"{self.run_id}.{ran.serial}", self.fills)
+        launch = seen.launch(self.plan, job.step.config, f"{self.run_id}.{ran.serial}", self.fills)
         done = jobs.judged(self.plan, job.step, result["server"], ran, seen.told(launch), self._reference)
         if self._is_good(job) and done.trial.outcome is Outcome.PASS:
             self._reference = self._reference or done.reference
@@ -359,8 +359,8 @@ def _b64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def check(link: Link, options: Options) -> dict[str, Any]:
-    """What the login node says of the cluster. Raises PreconditionFailed where it is none, has no such partition, or
+def check(link: Link, options: Options) -> None:
+    """Ask the login node of the cluster. Raises PreconditionFailed where it is none, has no such partition, or
     where submitit is not installed here; UsageError for a host in a container."""
     batch.text(options, "check", 1, payload.CANDIDATES)
     if link.host.container is not None:
@@ -369,4 +369,4 @@ def check(link: Link, options: Options) -> dict[str, Any]:
             next="Name the login node itself.",
         )
     args = {"do": "look", "partition": options.partition}
-    return courier.call(link.transport(), "slurm", args, timeout_s=CALL_S)
+    courier.call(link.transport(), "slurm", args, timeout_s=CALL_S)

@@ -14,7 +14,7 @@ from diag.bisect.trial import Trial
 from diag.errors import JobFailed, ServerDied, ServerNotHealthy
 from diag.hosts import courier, parity
 from diag.serving import recording
-from diag.serving.server import STOP_GRACE_S, Launch
+from diag.serving.server import STOP_GRACE_S
 
 ENDED = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
@@ -39,7 +39,7 @@ def launcher_args(
     plan: Plan, config: Config, mark: str, fills: Mapping[str, str], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """For probes/job.py."""
-    what = launch(plan, config, mark, fills)
+    what = seen.launch(plan, config, mark, fills)
     wanted = asking.requests(plan, config)
     concurrency = wanted.pop(CONCURRENCY, None)
     at_once = int(concurrency) if concurrency is not None else None
@@ -54,16 +54,6 @@ def launcher_args(
         "stop_grace_s": STOP_GRACE_S,
         "log_lines": 40,
     }
-
-
-def launch(plan: Plan, config: Config, mark: str, fills: Mapping[str, str]) -> Launch:
-    return Launch(
-        argv=plan.argv(config, fills),
-        env={**plan.spec.env, **plan.space.env(config)},
-        run_id=mark,
-        ready_timeout_s=plan.spec.ready_timeout_s,
-        engine=plan.spec.engine,
-    )
 
 
 @dataclass(frozen=True)
