@@ -227,15 +227,6 @@ def port_is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def port_holders(port: int) -> List[Process]:
-    """Who listens there, as far as we may see."""
-    if HAS_PROC:
-        inodes = {inode for inode, (_, bound) in listening().items() if bound == port}
-        return [process for process in processes() if inodes & sockets(process.pid)] if inodes else []
-    pids = command(["lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-t"], 5)[0].split()
-    return [process for process in processes() if str(process.pid) in pids]
-
-
 # --- secrets --------------------------------------------------------------------------------------
 
 _SECRET_NAME = re.compile(r"SECRET|PASS|CRED|AUTH|KEYS?(?![A-Z])")

@@ -125,13 +125,15 @@ class _Rank:
         asked = {
             "argv": [self._filled(str(word)) for word in self.args["argv"]],
             "env": self.args.get("env") or {},
+            "port": "auto",
             "run_id": self.args["run_id"],
             "ready": ready if self.rank == 0 else dict(ready, deadline_s=FOREVER_S),
             "lease_s": FOREVER_S,
+            "stop_grace_s": self.args.get("stop_grace_s", 10),
             "log_lines": self.args.get("log_lines", 40),
         }
-        grace_s = float(self.args.get("stop_grace_s", 10))
-        ended = supervise.Supervisor(asked, supervise.free_port(), talk, self.signals).run(grace_s)
+        # Ranks that another one has left do not wait for it to come back.
+        ended = supervise.serve(asked, talk, self.signals, draws=1 if self.nnodes > 1 else supervise.DRAWS)
         if self.rank and ended.get("reason") != "asked":
             _jobfiles.write(self._path("died", self.rank), {"node": self.node, "ended": ended})
         if self.rank == 0 and self.nnodes > 1:

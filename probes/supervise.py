@@ -8,16 +8,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
-from . import _proc
+from . import _ports, _proc
 from ._owned import Owned, stop
 from ._serverlog import Log, remove
 from ._wire import failure
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 Json = Dict[str, Any]
 
-PORTS = range(20000, 32000)
+DRAWS = 3  # of a port, where somebody else was quicker on it
 TICK_S = 0.2
 SCAN_S = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -40,8 +38,8 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
               ready {path, deadline_s}, lease_s, stop_grace_s, log_lines, watch (a regular expression without
               groups that count, for lines of its log that are worth telling); or
               {"reap": true, run_id, stop_grace_s}: stop what a supervisor that was killed left running
-    events:   started {pid, port, started_at_unix} · waiting {elapsed_s, last_log} · ready {after_s} ·
-              log {lines} · died {as below}
+    events:   started {pid, port, started_at_unix} (again, where somebody took the port meanwhile) ·
+              waiting {elapsed_s, last_log} · ready {after_s} · log {lines} · died {as below}
     messages: ping · log {lines} · stop. Silence longer than lease_s, or the end of the link, is a stop.
     returns:  {stopped, reason: asked|laptop_gone|lease|signal|died, signals: {TERM, KILL: how many were sent},
               left: [{pid, state, argv}], port, port_free, seconds, gpu_memory_mib: {before, after} or null};
@@ -61,38 +59,43 @@ def run(args: Mapping[str, Any], talk: Talk) -> Json:
         stopped = stop(Owned(run_id), grace_s)
         remove(run_id)
         return dict(stopped, reason="asked")
-    port = free_port() if args["port"] == "auto" else int(args["port"])
-    if not _proc.port_is_free(port):
-        return _port_in_use(port)
     with Signals() as signals:
-        return Supervisor(args, port, talk, signals).run(grace_s)
+        return serve(args, talk, signals)
 
 
-def free_port() -> int:
-    """A port that nobody listens on, below those that the kernel hands out itself.
+def serve(args: Mapping[str, Any], talk: Talk, signals: Signals, draws: int = DRAWS) -> Json:
+    """One server from its port to its end; args and what is returned as in `run`.
 
-    Engines take more ports, counted from the one that they are given: SGLang 0.5.12 adds 10000 for gRPC, and does not
-    start where that is no port at all.
+    draws: how many ports are tried, within the deadline, where the port is "auto" and somebody else takes it before the
+    server is ready.
     """
-    for _ in range(100):
-        port = random.randrange(PORTS.start, PORTS.stop)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("0.0.0.0", port))
-            except OSError:
-                continue
-            return port
-    raise OSError("none of 100 ports from {} to {} is free".format(PORTS.start, PORTS.stop - 1))
+    began = time.monotonic()
+    wanted = 0 if args["port"] == "auto" else int(args["port"])
+    deadline_s = float(args["ready"].get("deadline_s", 300))
+    for _ in range(1 if wanted else draws):
+        try:
+            reserved = _ports.Reservation(wanted)
+        except _ports.Taken as taken:
+            return _port_in_use(wanted, "is in use on this host; no server was started", list(taken.args))
+        left_s = deadline_s - (time.monotonic() - began)
+        asked = dict(args, ready=dict(args["ready"], deadline_s=left_s))
+        supervisor = Supervisor(asked, reserved.port, talk, signals)
+        try:
+            ended = supervisor.run(float(args.get("stop_grace_s", 10)))
+        finally:
+            reserved.release()
+        meanwhile = ended.get("error", {}).get("kind") == "port_in_use" and not supervisor.ready
+        if not meanwhile or time.monotonic() - began > deadline_s:
+            break
+    return ended
 
 
-def _port_in_use(port: int) -> Json:
-    holders = [f"pid {p.pid}: {' '.join(_proc.hide_argv(p.argv))}" for p in _proc.port_holders(port)]
+def _port_in_use(port: int, how: str, details: List[str]) -> Json:
     return failure(
         "port_in_use",
-        f"Port {port} is in use on this host; no server was started.",
+        f"Port {port} {how}.",
         'Take another port (or "auto"), or stop the process that holds it.',
-        holders or ["Who holds it cannot be seen by this user."],
+        details,
     )
 
 
@@ -127,7 +130,8 @@ class Supervisor:
             stopped = stop(self.owned, grace_s)
             self.owned.release()
             self.log.close()
-        stopped.update(reason=reason, port=self.port, port_free=_wait_port_free(self.port))
+        stopped.update(reason=reason, port=self.port)
+        stopped["port_free"] = reason != "taken" and _ports.becomes_free(self.port)
         stopped["gpu_memory_mib"] = _settled(memory_mib)
         watched = self.log.matching(self.watch) if self.watch else []
         if watched:
@@ -170,6 +174,8 @@ class Supervisor:
                 now = time.monotonic()
                 if not self.ready:
                     if health.answered.is_set():
+                        if self._is_answered_by_a_stranger():
+                            return "taken"
                         self.ready = True
                         self.talk.emit({"event": "ready", "after_s": round(now - self.begun, 3)})
                     elif now - self.begun > self.deadline_s:
@@ -186,6 +192,10 @@ class Supervisor:
                     return reason
         finally:
             health.stop()
+
+    def _is_answered_by_a_stranger(self) -> bool:
+        """Holders first: one that our server starts in between is ours all the same."""
+        return bool(_ports.strangers(_ports.holders(self.port), self.owned.scan()))
 
     def _waiting(self, now: float) -> Json:
         last = self.log.last(1)
@@ -211,6 +221,9 @@ class Supervisor:
     def _outcome(self, reason: str, stopped: Json) -> Json:
         tail = self.log.told(self.log_lines)
         command = " ".join(_proc.hide_argv(self.argv))
+        if reason == "taken" or self._was_in_the_way(reason, stopped):
+            how = f"was taken by somebody else while the server was starting there: {command}"
+            return dict(_port_in_use(self.port, how, _ports.told(_ports.holders(self.port)) + tail), stop=stopped)
         if reason == "died":
             died = _death(self.server.returncode, time.monotonic() - self.begun, tail)
             if self.ready:
@@ -230,6 +243,14 @@ class Supervisor:
             next = "Raise the deadline if its last lines, above, show progress. It has been stopped."
             return dict(failure("server_not_healthy", what, next, tail), stop=stopped)
         return stopped
+
+    def _was_in_the_way(self, reason: str, stopped: Json) -> bool:
+        """Nothing of ours is left, and still somebody listens: where that is no container of ours, it was in our
+        server's way. One that ended by itself may have been met by somebody whom we cannot see."""
+        if reason not in ("died", "not_healthy") or stopped["left"] or stopped["port_free"]:
+            return False
+        found = _ports.holders(self.port)
+        return bool(_ports.strangers(found, ())) or (reason == "died" and not found)
 
     def _not_started(self, error: Exception) -> Json:
         what = f"The server could not be started: {_proc.hide(str(error), self.log.hidden)}"
@@ -252,14 +273,6 @@ def _death(code: int, after_s: float, log: List[str]) -> Json:
 
 
 # --- after the stop -------------------------------------------------------------------------------
-
-
-def _wait_port_free(port: int) -> bool:
-    for _ in range(20):
-        if _proc.port_is_free(port):
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def _settled(before: Optional[List[int]]) -> Optional[Json]:

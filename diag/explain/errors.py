@@ -230,8 +230,11 @@ ENTRIES = (
     Entry(
         id="port_in_use",
         group="error",
-        title="the port is taken on the host; no server was started (exit code 5)",
-        what="The message names who holds it, where that can be seen.",
+        title="the port is taken on the host (exit code 5)",
+        what=(
+            "The message names who holds it, where that can be seen. A server of ours that was starting there is "
+            "stopped: what the other one answers is not judged."
+        ),
         why="diag stops no server that it did not start.",
         do=("Take another port, or stop the process that holds it.",),
         more=("docs/bisect.md",),

@@ -1,7 +1,9 @@
 """A stand-in for an inference server: answers /health on the given port, and has workers as nasty as asked.
 
     fake_server.py PORT [--workers N] [--name NAME] [--die CODE] [--unhealthy] [--flood BYTES] [--api-key KEY]
+                   [--after FILE]
 
+PORT "-": told on standard input. FILE: what it waits for, as an engine that loads its model does, before it listens.
 SIGUSR1 ends it with exit code 7. A worker double-forks into a session of its own, ignores TERM, HUP and INT,
 renames itself and overwrites its environment and command line as setproctitle does, and prints its pid.
 """
@@ -64,13 +66,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("port", type=int)
+    parser.add_argument("port", type=lambda word: int(input() if word == "-" else word))
     parser.add_argument("--die", type=int)
     parser.add_argument("--unhealthy", action="store_true")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--name", default="sglang::scheduler")
     parser.add_argument("--flood", type=int, default=0, help="bytes to print before serving")
     parser.add_argument("--api-key")
+    parser.add_argument("--after", type=Path)
     args = parser.parse_args()
     say(f"args {args}")
     for _ in range(args.workers):
@@ -80,6 +83,8 @@ def main() -> None:
     if args.die is not None:
         say("Traceback: \x1b[31mno such \x07 device")
         sys.exit(args.die)
+    while args.after is not None and not args.after.exists():
+        time.sleep(0.01)
     Handler.status = 503 if args.unhealthy else 200
     server = http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
     signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import _proc
+from probes import _ports, _proc
 
 STAT = "{pid} ({name}) S 1 {pid} {pid} 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 {start} 0 0 18446744073709551615"
 
@@ -126,7 +126,7 @@ def test_a_port_with_a_listener_is_not_free_and_has_a_holder(address: str) -> No
         holder.listen()
         port = holder.getsockname()[1]
         assert not _proc.port_is_free(port)
-        assert os.getpid() in {process.pid for process in _proc.port_holders(port)}
+        assert os.getpid() in {process.pid for process in _ports.holders(port)}
     assert _proc.port_is_free(port)
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from fake_talk import GONE, FakeTalk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import _proc, _serverlog, servers, supervise
+from probes import _ports, _proc, _serverlog, servers, supervise
 
 HERE = Path(__file__).parent
 SERVER = str(HERE / "fake_server.py")
@@ -243,14 +243,7 @@ def test_a_run_id_that_could_match_something_else_is_refused() -> None:
 @contextlib.contextmanager
 def supervisor(args: dict[str, Any]) -> Iterator[tuple[subprocess.Popen[str], int, list[int]]]:
     """(process, pid of its server, pids of its workers), once all are up."""
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "supervisor_process.py"), json.dumps(args)],
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    with supervisor_alone(args) as process:
         assert process.stdin is not None
         laptop = StopWhenWorkersAreUp(1, {})
         server = 0
@@ -262,6 +255,16 @@ def supervisor(args: dict[str, Any]) -> Iterator[tuple[subprocess.Popen[str], in
                     process.stdin.write(json.dumps(message) + "\n")
                     process.stdin.flush()
         yield process, server, laptop.workers
+
+
+def supervisor_alone(args: dict[str, Any]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(HERE / "supervisor_process.py"), json.dumps(args)],
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def next_document(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -316,18 +319,139 @@ def test_log_lines_are_always_printable_text(chunks: list[bytes], count: int) ->
     assert all("\n" not in line and "hush" not in line and line.encode() for line in lines)
 
 
-def test_a_free_port_leaves_room_for_those_that_an_engine_counts_from_it() -> None:
+# --- its port ---
+
+
+def test_a_free_port_leaves_room_for_those_that_an_engine_counts_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """SGLang 0.5.12 takes port + 10000 as well, and refuses to start where that is above 65535."""
-    chosen = [supervise.free_port() for _ in range(50)]
-    assert all(port > 1024 and port + 10000 < 65536 for port in chosen)
-    assert len(set(chosen)) > 40  # servers side by side do not meet
+    held = [_ports.Reservation(0) for _ in range(50)]
+    for one in held:
+        one.release()
+    assert all(one.port > 1024 and one.port + 10000 < 65536 for one in held)
+    assert len({one.port for one in held}) == 50  # servers side by side do not meet
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         taken = holder.getsockname()[1]
-        supervise_ports = supervise.PORTS
-        try:
-            supervise.PORTS = range(taken, taken + 2)
-            assert supervise.free_port() == taken + 1
-        finally:
-            supervise.PORTS = supervise_ports
+        monkeypatch.setattr(_ports, "PORTS", range(taken, taken + 2))
+        drawn = _ports.Reservation(0)
+        drawn.release()
+        assert drawn.port == taken + 1
+
+
+class Somebody:
+    """Another program that listens at the port of each server as soon as that is started and before it binds itself,
+    at most `times` times; `then` is done after that."""
+
+    def __init__(self, times: int, *options: str, launcher: Sequence[str] = ()) -> None:
+        command = [*launcher, sys.executable, SERVER, "-", *options]
+        pipe = subprocess.PIPE
+        self.processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(times)]
+        self.waiting = list(self.processes)
+
+    def takes(self, port: int) -> bool:
+        """False if all have one."""
+        if not self.waiting:
+            return False
+        process = self.waiting.pop()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{port}\n")
+        process.stdin.flush()
+        assert "serving\n" in iter(process.stdout.readline, "")
+        return True
+
+    def __enter__(self) -> Somebody:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            with process:
+                process.kill()
+
+
+def taking(somebody: Somebody, loaded: Path, at: str = "free") -> FakeTalk:
+    """A laptop; the server has loaded its model as soon as `at` happens: no port is left to somebody, or an event."""
+
+    def react(event: dict[str, Any]) -> list[dict[str, Any]]:
+        taken = event["event"] == "started" and somebody.takes(event["port"])
+        if event["event"] == at or (at == "free" and event["event"] == "started" and not taken):
+            loaded.touch()
+        return [] if at == "ready" else stop_when_ready(event)
+
+    return FakeTalk(react)
+
+
+@linux
+def test_what_somebody_else_answers_at_the_port_is_no_server_of_ours(tmp_path: Path) -> None:
+    """Drawn again; a port that was asked for is told as taken. In a container's name it may be ours."""
+    loaded = tmp_path / "loaded"
+    with Somebody(1) as somebody:
+        talk = taking(somebody, loaded)
+        end = supervise.run(arguments("--after", str(loaded)), talk)
+        first, second = talk.named("started")
+        assert (end["reason"], end["port"], end["left"]) == ("asked", second["port"], [])
+        assert first["port"] != second["port"]
+        assert not alive(first["pid"])
+        assert alive(somebody.processes[0].pid)
+    port = first["port"]
+    with Somebody(1) as somebody:
+        answer = supervise.run(arguments("--after", str(tmp_path / "never"), port=port), taking(somebody, loaded))
+        assert (answer["error"]["kind"], answer["stop"]["left"]) == ("port_in_use", [])
+        assert f"pid {somebody.processes[0].pid}: " in answer["error"]["details"][0]
+    with Somebody(3) as somebody:
+        talk = taking(somebody, loaded)
+        assert supervise.run(arguments("--after", str(tmp_path / "never")), talk)["error"]["kind"] == "port_in_use"
+        assert len(talk.named("started")) == supervise.DRAWS
+
+
+@linux
+def test_a_holder_in_a_namespace_of_its_own_may_be_our_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_ports, "becomes_free", _proc.port_is_free)
+    apart = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may make no namespaces")
+    with Somebody(1, launcher=apart) as somebody:
+        end = supervise.run(arguments("--after", str(tmp_path / "never")), taking(somebody, tmp_path / "loaded"))
+    assert (end["reason"], end["left"]) == ("asked", [])
+
+
+@linux
+@pytest.mark.parametrize(("options", "at"), [(["--unhealthy"], "waiting"), ([], "ready")])
+def test_a_server_that_dies_of_a_port_which_somebody_took_is_no_dead_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], at: str
+) -> None:
+    """Also where it cannot be seen who: then the server seems ready, and its end tells."""
+    monkeypatch.setattr(_ports, "holders", lambda port: [])
+    monkeypatch.setattr(_ports, "becomes_free", _proc.port_is_free)  # it will not, and the two seconds are long
+    loaded = tmp_path / "loaded"
+    with Somebody(1, *options) as somebody:
+        talk = taking(somebody, loaded, at)
+        end = supervise.run(arguments("--after", str(loaded)), talk)
+    if at == "ready":
+        assert end["error"]["kind"] == "port_in_use"
+        assert "Address already in use" in end["error"]["details"][-1]
+        assert talk.named("died") == []
+    else:
+        assert (end["reason"], len(talk.named("started"))) == ("asked", 2)
+
+
+@linux
+def test_a_port_is_promised_while_its_server_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By a supervisor that is another process, maybe in another namespace of them: two servers of one network."""
+    port = _ports.Reservation(0)
+    port.release()
+    args = arguments("--after", str(tmp_path / "never"), "--workers", "1", port=port.port)
+    with supervisor_alone(args) as process:
+        assert next_document(process)["event"] == "started"
+        answer = supervise.run(arguments(port=port.port), FakeTalk())
+        assert answer["error"]["kind"] == "port_in_use"
+        assert "Another diag" in answer["error"]["details"][0]
+        monkeypatch.setattr(_ports, "PORTS", range(port.port, port.port + 2))
+        assert supervise.run(arguments(), FakeTalk(stop_when_ready))["port"] == port.port + 1
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        supervise.run({"reap": True, "run_id": args["run_id"], "stop_grace_s": 0.3}, FakeTalk())
+        assert supervise.run(arguments(port=port.port), FakeTalk(stop_when_ready))["reason"] == "asked"
