@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import re
 import sys
 import tempfile
 import time
@@ -108,7 +109,9 @@ class Bench:
         """Every chunk, judged; the first boot's answers are the reference, and are judged by themselves."""
         first, began = self.plans[0], time.monotonic()
         env = {**first.spec.env, **first.space.env(config)}
-        launch = server.Launch(first.argv(config, self.fills), f"healthy-{name}", env, ready_timeout_s=400)
+        launch = server.Launch(
+            first.argv(config, self.fills), re.sub(r"\W+", "-", f"healthy-{name}"), env, ready_timeout_s=400
+        )
         found: list[TextVerdict] = []
         with connect(Host(name=LOCAL, address=LOCAL)) as transport, server.start(transport, launch) as running:
             for number, plan in enumerate(self.plans):
