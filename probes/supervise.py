@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Json = Dict[str, Any]
 
 DRAWS = 3  # of a port, where somebody else was quicker on it
-TICK_S = 0.2
+TICK_S = 0.1  # this much later than it happened, at most, is it noticed that a server is ready, or dead
 SCAN_S = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -313,7 +313,7 @@ class Health:
                 self.last = f"last answer: HTTP {status}"
             except (OSError, http.client.HTTPException) as error:
                 self.last = f"last try: {error or type(error).__name__}"
-            self._done.wait(0.25)
+            self._done.wait(TICK_S)
 
     def stop(self) -> None:
         self._done.set()

@@ -35,7 +35,7 @@ def arguments(*options: str, **changes: Any) -> dict[str, Any]:
         "port": "auto",
         "run_id": f"test-{uuid.uuid4().hex}",
         "ready": {"path": "/health", "deadline_s": 60},
-        "stop_grace_s": 0.3,
+        "stop_grace_s": 0.1,
         **changes,
     }
 
@@ -138,7 +138,7 @@ def test_a_command_that_cannot_start_is_an_expected_failure(broken: dict[str, An
 
 
 def test_a_server_that_never_gets_healthy_is_stopped() -> None:
-    args = arguments("--unhealthy", ready={"path": "/health", "deadline_s": 1.5})
+    args = arguments("--unhealthy", ready={"path": "/health", "deadline_s": 0.6})
     answer = supervise.run(args, FakeTalk())
     assert answer["error"]["kind"] == "server_not_healthy"
     assert "/health" in answer["error"]["what"]
