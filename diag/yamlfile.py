@@ -156,10 +156,18 @@ def _told_once(details: Sequence[Any]) -> list[Any]:
     return [d for d in details if d["type"] != "too_short" or d["loc"] not in wrong]
 
 
+_OUR_WORDS = {  # where pydantic's are about Python
+    "model_type": "a mapping of keys to values is expected",
+    "too_short": "at least {min_length} needed",
+    "too_long": "at most {max_length} allowed",
+}
+
+
 def _problem(document: Document, model: type[BaseModel], detail: Any, base: Where = ()) -> str:
     """base: where the model's own part of the file stands."""
     where = tuple(part for part in detail["loc"] if (isinstance(part, str | int)))
-    message = str(detail["msg"])
+    ours = _OUR_WORDS.get(detail["type"])
+    message = str(detail["msg"]) if ours is None else ours.format(**detail.get("ctx", {}))
     if detail["type"] == "extra_forbidden":
         message = f"unknown key '{where[-1]}'"
         near = difflib.get_close_matches(str(where[-1]), _names(model, where[:-1]), n=1)

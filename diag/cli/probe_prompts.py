@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from diag.cli.common import JSON, console, print_json
+from diag.errors import UsageError
 
 if TYPE_CHECKING:
     from diag.serving.client import Answer
     from diag.serving.endpoint import Endpoint
+    from diag.verdict.prompts import Suite
 
 
 @click.command()
@@ -42,9 +44,12 @@ def prompts(target: str, suite_name: str, reference: str | None, as_json: bool) 
     from diag.verdict.prompts import load
 
     suite = load(suite_name)
+    if reference is not None and reference.rstrip("/") == target.rstrip("/"):
+        what = f"{target} cannot be its own reference: whatever it writes, it finds excellent."
+        raise UsageError(what, next="Name another server, known to be good, or leave --reference out.")
     err = console(stderr=True)
     with ExitStack() as stack:
-        good = stack.enter_context(_reference(reference)) if reference is not None else None
+        good = stack.enter_context(_reference(reference, suite)) if reference is not None else None
         status = stack.enter_context(err.status("connecting"))
         endpoint = stack.enter_context(opened(target))
         found = probe(endpoint, suite, reference=good, say=lambda line: status.update(visible(line)))
@@ -58,9 +63,9 @@ def prompts(target: str, suite_name: str, reference: str | None, as_json: bool) 
 
 
 @contextmanager
-def _reference(named: str) -> Iterator[Endpoint | Mapping[str, Answer]]:
+def _reference(named: str, suite: Suite) -> Iterator[Endpoint | Mapping[str, Answer]]:
     if named.endswith(".json"):
-        yield _earlier(Path(named))
+        yield _earlier(Path(named), suite)
         return
     from diag.serving.endpoint import opened
 
@@ -68,11 +73,10 @@ def _reference(named: str) -> Iterator[Endpoint | Mapping[str, Answer]]:
         yield endpoint
 
 
-def _earlier(path: Path) -> dict[str, Answer]:
-    """The lone answers of an earlier run, from what --json said of it. Raises UsageError."""
+def _earlier(path: Path, suite: Suite) -> dict[str, Answer]:
+    """The lone answers of an earlier run of that suite, from what --json said of it. Raises UsageError."""
     import json
 
-    from diag.errors import UsageError
     from diag.serving.earlier import lone_answers
 
     told = "Save one with: diag probe prompts TARGET --suite NAME --json > RUN.json"
@@ -84,4 +88,6 @@ def _earlier(path: Path) -> dict[str, Answer]:
         raise UsageError(f"{path} is not what diag probe prompts --json prints.", next=told) from None
     if not found:
         raise UsageError(f"{path} holds no answers that were asked for alone.", next=told)
+    if not found.keys() & {prompt.name for prompt in suite.prompts}:
+        raise UsageError(f"{path} answers no prompt of the suite '{suite.name}'.", next=told)
     return found

@@ -107,7 +107,7 @@ def opened(target: str) -> Iterator[Endpoint]:
     Raises UsageError, HostError of any kind, and PreconditionFailed where there is no server to ask.
     """
     with ExitStack() as stack:
-        if target.startswith(("http://", "https://")):
+        if "://" in target:
             yield _endpoint(target, stack.enter_context(_direct(target)))
             return
         http, argv, log = _on_host(target, stack)
@@ -117,11 +117,27 @@ def opened(target: str) -> Iterator[Endpoint]:
 def _direct(url: str) -> httpx.Client:
     key = next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    base = url.rstrip("/").removesuffix("/v1")
+    base = _url(url.rstrip("/").removesuffix("/v1"), url)
+    return httpx.Client(base_url=base, headers=headers, timeout=httpx.Timeout(60, connect=CONNECT_TIMEOUT_S))
+
+
+def _url(base: str, told: str) -> httpx.URL:
+    """Raises UsageError for what no server can have."""
     try:
-        return httpx.Client(base_url=base, headers=headers, timeout=httpx.Timeout(60, connect=CONNECT_TIMEOUT_S))
+        url = httpx.URL(base)
     except httpx.InvalidURL as error:
-        raise UsageError(f"{url} is no URL: {error}.", next="Write it as http://HOST:PORT.") from None
+        raise _no_url(told, str(error)) from None
+    if url.scheme not in ("http", "https"):
+        raise _no_url(told, f"'{url.scheme}' is not http or https")
+    if not url.host:
+        raise _no_url(told, "it names no host")
+    if (url.port or 1) > 65535:
+        raise _no_url(told, f"{url.port} is no port")
+    return url
+
+
+def _no_url(told: str, why: str) -> UsageError:
+    return UsageError(f"{told} is no URL of a server: {why}.", next="Write it as http://HOST:PORT.")
 
 
 def _on_host(target: str, stack: ExitStack) -> tuple[httpx.Client, tuple[str, ...], Callable[[], list[str]]]:
@@ -133,6 +149,8 @@ def _on_host(target: str, stack: ExitStack) -> tuple[httpx.Client, tuple[str, ..
     name, _, port = target.partition(":")
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise UsageError(f"{target}: '{port}' is no port.", next="Write HOST, HOST:PORT or a URL.")
+    if not name or "/" in name:
+        raise UsageError(f"'{target}' names no host.", next="Write HOST, HOST:PORT or a URL.")
     transport = stack.enter_context(connect(inventory.load().get(name)))
     found = [one for one in reaping.servers(transport)["servers"] if one.get("port") and not one.get("orphan")]
     if port:

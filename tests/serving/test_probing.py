@@ -227,7 +227,27 @@ def test_what_is_no_run_is_one_clear_error(text: str, tmp_path: Path) -> None:
     assert isinstance(done.exception, UsageError)
 
 
-def test_a_port_that_is_none() -> None:
-    done = run("lab:http")
-    assert isinstance(done.exception, UsageError)
-    assert "is no port" in str(done.exception)
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("lab:http", "is no port"),
+        ("http://lab:99999", "99999 is no port"),
+        ("http://", "no host"),
+        ("ftp://lab", "not http"),
+        ("./lab", "names no host"),
+        ("", "names no host"),
+        ("http://[::", "no URL"),
+    ],
+)
+def test_a_target_that_is_none(target: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why), opened(target):
+        pass
+
+
+def test_a_server_is_no_reference_of_its_own_and_a_run_is_one_of_its_suite(tmp_path: Path) -> None:
+    done = run("http://127.0.0.1:9", "--reference", "http://127.0.0.1:9/")
+    assert "its own reference" in str(done.exception)
+    path = tmp_path / "run.json"
+    answer = {"how": "alone", "prompt": "of-another-suite", "text": "", "token_ids": [], "finish_reason": ""}
+    path.write_text(json.dumps({"answers": [answer]}))
+    assert "no prompt of the suite 'smoke'" in str(run("http://127.0.0.1:9", "--reference", str(path)).exception)

@@ -47,7 +47,8 @@ HEAD = "schema: 1\nname: s\n"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (HEAD + "prompts: []", "3:1: prompts"),
+        (HEAD + "prompts: []", "3:1: prompts: at least 1 needed"),
+        (HEAD + "prompts: [Monday]", "3:11: prompts.0: a mapping of keys to values is expected"),
         (HEAD, "'prompts' is missing"),
         (HEAD + "prompts: [{name: a}]", "3:11: prompts.0: exactly one of text and user is needed"),
         (HEAD + "prompts: [{name: a, text: x, user: y}]", "exactly one of text and user is needed"),
