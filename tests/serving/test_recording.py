@@ -89,7 +89,7 @@ class Toy(http.server.BaseHTTPRequestHandler):
 def toy() -> Iterator[http.server.ThreadingHTTPServer]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Toy) as server:
         server.asked, server.speculates = [], False  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server
         server.shutdown()
 
