@@ -23,7 +23,7 @@ from typing import Any, Literal
 MARGIN_NATS = 0.25
 """Twice the largest gap seen in a healthy output (0.125), below the smallest in a wrong one (0.32)."""
 
-RULES = 4
+RULES = 5
 """Version of the rules below and of the suite's judging; a run is not resumed under other rules than it began with."""
 
 How = Literal["alone", "together"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diag.verdict.compare import MARGIN_NATS, Score, ending
-from diag.verdict.reference import LEAST_MARGIN_NATS, MANY_TOKENS, Margin, calibrate, measure
+from diag.verdict.reference import LEAST_MARGIN_NATS, MANY_TOKENS, MOST_MARGIN_NATS, Margin, calibrate, measure
 
 
 def runs(*gaps: float, tokens: int = 300) -> list[list[Score]]:
@@ -35,6 +35,16 @@ def test_where_nothing_can_be_learned_the_constant_holds_and_it_says_why(healthy
     margin = calibrate(healthy)
     assert (margin.nats, margin.calibrated) == (MARGIN_NATS, False)
     assert said in margin.why
+
+
+def test_the_margin_never_accuses_what_it_was_measured_on() -> None:
+    """0.5625 nats: one token of 640 answers of a healthy SGLang in bfloat16, decode with graphs against prefill. Twice
+    that is above the widest margin, and the constant would accuse the very answer that it was measured on."""
+    margin = calibrate(runs(0.25, 0.5625))
+    assert (margin.nats, margin.calibrated) == (MOST_MARGIN_NATS, True)
+    assert measure([Score(0.5625)], margin.nats).outside == 0  # type: ignore[union-attr]
+    assert calibrate(runs(MOST_MARGIN_NATS)).nats == MOST_MARGIN_NATS
+    assert calibrate(runs(MOST_MARGIN_NATS + 0.01)).calibrated is False
 
 
 def test_a_text_in_numbers() -> None:
