@@ -8,6 +8,7 @@ in which there are languages, scripts and kinds of pages that TUNE does not have
 from __future__ import annotations
 
 import base64
+import gettext
 import gzip
 import hashlib
 import html
@@ -37,6 +38,14 @@ TUNE = (
     "fortunes-min",
     "manpages",
 )
+LOCALES = (
+    *("aptitude-common", "gnupg-l10n", "coreutils", "git", "vlc-l10n", "gramps", "wesnoth-1.16-core", "amule-common"),
+    *("deluge-common", "pidgin-data", "hexchat-common", "audacity-data", "binutils-common", "gcc-12-locales", "bash"),
+    *("dpkg", "apt", "minetest-data", "gimp-data", "kmymoney-common"),
+)
+"""Programs that say what they say in a hundred languages; none is of EXAM's desktop."""
+
+LEAST_MESSAGE = 25
 EXAM = (
     *("gnome-user-docs", "evince-common", "gedit-common", "gnome-terminal-data", "file-roller", "gnome-calculator"),
     *("eog", "gnome-system-monitor", "gnome-disk-utility", "seahorse", "debian-faq", "aptitude-doc-ja"),
@@ -67,6 +76,55 @@ def tuning(cache: Path) -> list[Sample]:
 
 def exam(cache: Path) -> list[Sample]:
     return samples(fetch(cache / "exam", EXAM)) + structured(seed=6)
+
+
+def messages(cache: Path) -> dict[tuple[str, str], list[str]]:
+    """(language, catalogue) -> what a program says in it, where that has no place to be filled in; English left out."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(fetch(cache / "locale", LOCALES).glob("usr/share/locale/*/LC_MESSAGES/*.mo")):
+        language = path.parts[-3]
+        try:
+            catalogue = gettext.GNUTranslations(path.open("rb"))
+        except (IndexError, OSError, UnicodeDecodeError):  # a catalogue with an odd rule of plurals, or an old encoding
+            continue
+        said = [_message(text) for key, text in catalogue._catalog.items() if key and key != text]  # type: ignore[attr-defined]
+        kept = [text for text in said if text]
+        if kept and not language.startswith("en"):
+            found[language, path.name] = kept
+    return found
+
+
+_FILLED_IN = re.compile(r"%[-+0-9.]*[a-zA-Z(]|\{[a-zA-Z0-9_]*\}|<")
+_SHORTCUT = re.compile(r"(?<!\w)[_&~](?=\w)|(?<=\w)[_&](?=\w)(?!\w*_)")
+
+
+def _message(text: object) -> str:
+    """Without the mark of its key; "" where it is no sentence of its own."""
+    if not isinstance(text, str) or len(text) < LEAST_MESSAGE or _FILLED_IN.search(text):
+        return ""
+    return _SHORTCUT.sub("", text).strip()
+
+
+def spoken(said: dict[tuple[str, str], list[str]], rng: random.Random) -> Iterator[Sample]:
+    """Some messages of a program, one after the other, of many sizes; of each language as many as it has."""
+    by_language: dict[str, list[tuple[str, list[str]]]] = {}
+    for (language, catalogue), texts in said.items():
+        by_language.setdefault(language, []).append((catalogue, texts))
+    for language, mine in sorted(by_language.items()):
+        sizes = [len(texts) for _, texts in mine]
+        total = sum(len(text) for _, texts in mine for text in texts)
+        for number in range(min(MOST_SPOKEN, total // 500) if total >= 4000 else 0):
+            catalogue, texts = rng.choices(mine, sizes)[0]
+            at, aim, between = rng.randrange(len(texts)), rng.choice(SIZES[:5]), rng.choice(["\n", "\n\n", " ", " "])
+            some = texts[at]
+            while len(some) < aim and (at := at + 1) < len(texts):
+                some += between + texts[at]
+            if len(some) > 3 * aim:
+                some = some[: max(some.rfind(" ", 0, 3 * aim), aim)]
+            yield Sample(language, "messages", f"{catalogue}#{language}{number}", some)
+
+
+MOST_SPOKEN = 110
 
 
 def fetch(cache: Path, packages: Sequence[str]) -> Path:

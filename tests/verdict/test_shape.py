@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -80,6 +79,23 @@ def test_no_healthy_server_writes_this(name: str) -> None:
     assert json.dumps(first.to_json())
 
 
+SHORT = (
+    "well mys driving flour worseformal ultimately Iraq Saf Phys obvioustransmit omit tokenocal flour worse addressed",
+    " mowingliest diaspora plac(\"{} rehears massage plac heatersoflav achieved",
+    " Congressemptimportia de reception gutos deempt abAlex-herrera- cuff aerospace sit wanted reception expand assist",
+)
+"""Right token ids, read by another vocabulary: of a dozen pieces, some of which are words of several languages."""
+
+
+@pytest.mark.parametrize("text", SHORT)
+def test_a_dozen_pieces_without_an_order_are_enough(text: str) -> None:
+    assert judge_shape(text)
+
+
+def test_a_vertical_tab_is_no_mark_of_any_text() -> None:
+    assert [each.rule for each in judge_shape(CLEAN["english"] + "\x0b")] == ["control"]
+
+
 def test_scripts_of_many_languages_at_once() -> None:
     assert judge_shape(MANY_SCRIPTS)
 
@@ -96,6 +112,11 @@ def test_a_loop_that_was_asked_for_is_no_proof() -> None:
     assert [e.weight for e in judge_shape(text) if e.rule == "loop"] == ["garbled"]
     asked = judge_shape(text, prompt="Write the word buffalo forty times.")
     assert [e.weight for e in asked if e.rule == "loop"] == ["suspect"]
+
+
+def test_a_word_and_a_mark_again_and_again_is_a_small_models_loop() -> None:
+    assert [e.weight for e in judge_shape("Taxi: " + "taxi, " * 60) if e.rule == "loop"] == ["suspect"]
+    assert [e.weight for e in judge_shape("The " + "tou " * 60) if e.rule == "loop"] == ["garbled"]
 
 
 def test_a_cut_character_at_the_end_is_no_fault() -> None:
@@ -130,12 +151,15 @@ def test_any_text_is_judged(text: str) -> None:
 @given(st.text(st.characters(exclude_categories=()), max_size=300))
 def test_pieces_are_in_order_and_leave_out_only_blanks(text: str) -> None:
     found = chunks(text)
-    assert all(a.end <= b.start for a, b in pairwise(found))
-    covered = {at for piece in found for at in range(piece.start, piece.end)}
+    assert all(end <= start for end, start in zip(found.ends, found.starts[1:]))
+    covered = {at for start, end in zip(found.starts, found.ends) for at in range(start, end)}
     assert all(text[at].isspace() for at in range(len(text)) if at not in covered)
 
 
-@given(st.from_regex(r"[A-Za-z]{1,24}[.,;:!?]?|[a-zA-Z.;]{1,4}", fullmatch=True))
+@given(
+    st.from_regex(r"[A-Za-z]{1,24}[.,;:!?]?|[a-zA-Z.;]{1,4}", fullmatch=True)
+    | st.text("aéßИжΩกक한字ا̈ªˇA1.;’", min_size=1, max_size=6)
+)
 def test_the_short_way_to_a_word_says_what_the_long_one_says(piece: str) -> None:
     short = _plain_word(piece)
     assert short is None or short == _any(piece)

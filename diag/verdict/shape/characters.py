@@ -19,7 +19,7 @@ _SPECIAL = regex.compile(
 )
 # The byte-level alphabets of BPE and SentencePiece, which a detokeniser turns into spaces and line breaks.
 _RAW = regex.compile(r"(?:[ĠĊ]\p{L}+.{0,20}){4,}|(?:▁\p{L}+.{0,20}){4,}", regex.DOTALL)
-_CONTROL = regex.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+_CONTROL = regex.compile(r"[\x00-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 _UNASSIGNED = regex.compile(r"[\p{Co}\p{Cn}]")
 
 

@@ -6,16 +6,16 @@ spaces. Scripts that do not (Han, kana, Thai ...) are cut every four characters 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import regex
 
-from diag.verdict.shape import junctions
 from diag.verdict.shape.words import DENSE, script_of
 
-Kind = Literal[
+KINDS = (
     "word",  # one run of letters of one script, with the usual marks around it
     "joined",  # runs of letters joined as names of files, options, hosts and programs are
     "odd-joined",  # joined by marks that seldom stand between letters
@@ -31,15 +31,18 @@ Kind = Literal[
     "mixed-script",  # a run of letters of several scripts that do not go together
     "line",  # one line break
     "lines",  # several
-]
+)
 
 LONGEST = 200
 """Characters of a piece that are looked at; longer ones are taken to be of one kind throughout."""
 
+OVERLONG = 14
+"""Letters of a word that few words have more of."""
+
 Case = Literal["lower", "title", "upper", "mixed"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Word:
     """plain: lower case, one kind of apostrophe, as word lists have it."""
 
@@ -48,28 +51,38 @@ class Word:
     case: Case
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Build:
-    """What a piece is, wherever it stands. code: it has marks that code has more often than prose; symbols: as in
-    `junctions`; letters: of all its words."""
+    """What a piece is, wherever it stands. column: of its kind in KINDS; code: it has marks that code has more often
+    than prose; letters: of all its words."""
 
-    kind: Kind
+    kind: str
+    column: int
     words: tuple[Word, ...] = ()
     scripts: frozenset[str] = frozenset()
     code: bool = False
     replaced: bool = False
-    symbols: tuple[str, ...] = ()
     letters: int = 0
+    overlong: int = 0
 
 
-@dataclass(frozen=True)
-class Chunk:
-    start: int
-    end: int
-    build: Build
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The pieces of a text, in order: characters [start, end) and what each is. Three lists, since a list of objects
+    has Python's collector walk them all again and again."""
+
+    starts: list[int]
+    ends: list[int]
+    builds: list[Build]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def of(self, text: str) -> list[str]:
+        return [text[start:end] for start, end in zip(self.starts, self.ends)]
 
 
-_PIECE = regex.compile(r"\n[\s]*|[^\s]+")
+_PIECE = re.compile(r"\n\s*|\S+")
 _RUN = regex.compile(r"[\p{L}\p{M}]+(?:['’][\p{L}\p{M}]+)*")
 _DENSE_RUN = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]")
 _NUMBER = regex.compile(
@@ -88,25 +101,33 @@ _BETWEEN = frozenset("-/._':@\\#&=+~‑()[]")
 _CODE = frozenset("(){}[];=<>$\\|&@")
 
 
-def chunks(text: str) -> list[Chunk]:
-    """In order. A piece of a dense script is several: one for every four characters."""
-    found = []
+def chunks(text: str) -> Chunks:
+    """A piece of a dense script is several: one for every four characters."""
+    starts: list[int] = []
+    ends: list[int] = []
+    builds: list[Build] = []
     for match in _PIECE.finditer(text):
         start, end = match.span()
-        if text[start] == "\n":
-            found.append(Chunk(start, end, _LINES if "\n" in text[start + 1 : end] else _LINE))
-            continue
-        build = _build(text[start : min(end, start + LONGEST)])
-        if build.kind in ("dense", "dense-joined"):
-            found += [Chunk(at, min(at + 4, end), build) for at in range(start, min(end, start + LONGEST), 4)]
+        piece = match.group()
+        if piece[0] == "\n":
+            build = _LINES if "\n" in piece[1:] else _LINE
         else:
-            found.append(Chunk(start, end, build))
-    return found
+            build = _build(piece if end - start <= LONGEST else piece[:LONGEST])
+            if build.kind in ("dense", "dense-joined"):
+                parts = range(start, min(end, start + LONGEST), 4)
+                starts += parts
+                ends += [min(at + 4, end) for at in parts]
+                builds += [build] * len(parts)
+                continue
+        starts.append(start)
+        ends.append(end)
+        builds.append(build)
+    return Chunks(starts, ends, builds)
 
 
 _LEAST_OPAQUE = 20
 _LATIN = frozenset({"LATIN"})
-_LINE, _LINES = Build("line", symbols=("n",)), Build("lines", symbols=("N",))
+_LINE, _LINES = Build("line", KINDS.index("line")), Build("lines", KINDS.index("lines"))
 
 
 @lru_cache(maxsize=65536)
@@ -114,49 +135,60 @@ def _build(piece: str) -> Build:
     return _plain_word(piece) or _any(piece)
 
 
-def _any(piece: str) -> Build:
-    build = _of(piece)
-    symbols = ("O",) if build.kind == "opaque" else junctions.of_piece(piece)
-    letters = sum(len(word.plain) for word in build.words)
-    return Build(build.kind, build.words, build.scripts, build.code, build.replaced, symbols, letters)
+def _made(kind: str, words: tuple[Word, ...], scripts: frozenset[str], code: bool, replaced: bool) -> Build:
+    letters = overlong = 0
+    for word in words:
+        length = len(word.plain)
+        letters += length
+        overlong += length - OVERLONG if length > OVERLONG else 0
+    return Build(kind, _COLUMN[kind], words, scripts, code, replaced, letters, overlong)
+
+
+_COLUMN = {kind: at for at, kind in enumerate(KINDS)}
 
 
 def _plain_word(piece: str) -> Build | None:
-    """The same for most pieces of most texts, without any pattern: one ASCII word, and perhaps a mark after it."""
+    """The same for most pieces of most texts, without any pattern: one word, and perhaps a mark after it."""
     core, mark = (piece[:-1], piece[-1]) if piece[-1] in ".,;:!?" else (piece, "")
-    if not (core.isascii() and core.isalpha()) or len(core) >= _LEAST_OPAQUE:
+    if not core.isalpha() or len(core) >= _LEAST_OPAQUE:
         return None
+    scripts = _LATIN if core.isascii() else _scripts(frozenset(core))
     case = _case(core)
-    if case == "mixed":
+    if case == "mixed" or len(scripts) != 1:
         return None
-    symbols = {"lower": ("a",), "upper": ("A",), "title": ("B", "a") if len(core) > 1 else ("B",)}[case]
-    word = Word(core.lower(), "LATIN", case)
-    return Build("word", (word,), _LATIN, mark == ";", False, (*symbols, mark) if mark else symbols, len(core))
+    (script,) = scripts
+    if script in DENSE or not script:
+        return None
+    return _made("word", (Word(core.lower(), script, case),), scripts, mark == ";", False)
 
 
-def _of(piece: str) -> Build:
+@lru_cache(maxsize=65536)
+def _scripts(letters: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(script_of, letters))
+
+
+def _any(piece: str) -> Build:
     runs = [(m.start(), m.end(), m.group()) for m in _RUN.finditer(piece)]
     code = not _CODE.isdisjoint(piece)
     replaced = "\ufffd" in piece
     if not runs:
-        return Build(_without_letters(piece), code=code, replaced=replaced)
+        return _made(_without_letters(piece), (), frozenset(), code, replaced)
     if piece.isascii():
         of_runs, scripts = [], _LATIN
     else:
         of_runs = [{script_of(c) for c in set(run) if c.isalpha()} - {""} for _, _, run in runs]
         scripts = frozenset().union(*of_runs)
     if any(len(found) > 1 and not found <= (DENSE | {"LATIN"}) for found in of_runs):
-        return Build("mixed-script", scripts=scripts, code=code, replaced=replaced)
+        return _made("mixed-script", (), scripts, code, replaced)
     if scripts & DENSE:
-        kind: Kind = "dense" if scripts <= DENSE else "dense-joined"
-        return Build(kind, scripts=scripts, code=code, replaced=replaced)
+        return _made("dense" if scripts <= DENSE else "dense-joined", (), scripts, code, replaced)
     if (match := _OPAQUE.search(piece)) and (len(match.group()) > 30 or any(c.isdigit() for c in match.group())):
-        return Build("opaque", scripts=scripts, code=code, replaced=replaced)
+        return _made("opaque", (), scripts, code, replaced)
     words = tuple(Word(run.lower().replace("’", "'"), script_of(run[0]), _case(run)) for _, _, run in runs)
-    return Build(_joining(piece, runs), words, scripts, code, replaced)
+    return _made(_joining(piece, runs), words, scripts, code, replaced)
 
 
-def _without_letters(piece: str) -> Kind:
+def _without_letters(piece: str) -> str:
     if _NUMBER.fullmatch(piece):
         return "number"
     if any(c.isdigit() for c in piece):
@@ -166,7 +198,7 @@ def _without_letters(piece: str) -> Kind:
     return "symbol" if all(c > "\u2000" for c in piece) else "odd-mark"
 
 
-def _joining(piece: str, runs: list[tuple[int, int, str]]) -> Kind:
+def _joining(piece: str, runs: list[tuple[int, int, str]]) -> str:
     # Only before the first run and after the last one can there be nothing but quotes and brackets.
     before = _BEFORE.issuperset(piece[: runs[0][0]])
     after = _AFTER.issuperset(piece[runs[-1][1] :])
@@ -185,7 +217,7 @@ def _joining(piece: str, runs: list[tuple[int, int, str]]) -> Kind:
     return "word" if kinds == {"word"} else "joined"
 
 
-def _joint(before: str, after: str) -> Kind:
+def _joint(before: str, after: str) -> str:
     """By the characters next to a run of letters in its piece; "" where only quotes, brackets and the like are."""
     next_to = before + after
     if not next_to:

@@ -1,26 +1,37 @@
 """Numbers of a stretch of text, by which prose, code and data of people differ from salad. Pure; see `salad`.
 
 A window is `WINDOW` pieces (`chunks`). Most features are shares of its pieces that are no line breaks; some are the
-worst of its parts, since a text that goes wrong begins well.
+worst of its parts, since a text that goes wrong begins well. How its characters follow each other is told by the
+tables of `letters`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 
-from diag.verdict.shape import flow, junctions, pairs
-from diag.verdict.shape.chunks import Chunk, Word
-from diag.verdict.shape.words import SPACED, begins, known, languages, of_script, ranks
+from diag.verdict.shape.chunks import KINDS, Build, Chunks, Word
+from diag.verdict.shape.letters import Letters, Stretch
+from diag.verdict.shape.words import (
+    LONG,
+    SPACED,
+    begins,
+    english,
+    frequent,
+    known,
+    languages,
+    of_script,
+    speaks_english,
+)
 
 WINDOW, STRIDE = 40, 20
 
-LONGEST_GAP = 2
-"""Characters before a piece that are looked at; what was left out of a loop may be before them."""
+MOST_EMPTY = 10
 
 LONGEST_LOOP = 12
 """Pieces of a loop that is looked for."""
@@ -31,35 +42,39 @@ LEAST_FRAGMENT = 4
 PARTS = (6, 12)
 """Pieces of the parts of a window that are looked at for themselves: some words, a sentence or a line."""
 
-KINDS = (
-    *("word", "joined", "odd-joined", "digit-joined", "number", "odd-number", "mark", "odd-mark", "symbol", "opaque"),
-    *("dense", "dense-joined", "mixed-script", "line", "lines"),
-)
+SPELT, BUILT = (16, 40, 100), (8, 20, 50)
+"""Characters in a row that are looked at for themselves: as they are spelt, and as what they are."""
+
 COLUMNS = (
     *KINDS,
     *("frequent", "known", "unknown", "unknown-again", "unknown-name", "no-language", "odd-case", "known-odd-case"),
-    *("code", "replaced", "lone-mark-line", "cut-line", "fragment", "glued"),
-    *("symbols", "cost", "rare", "very-rare", "flow", "pair", "pair-cost", "shunned"),
+    *("code", "replaced", "lone-mark-line", "cut-line", "fragment", "glued", "long", "long-english", "joined-unknown"),
+    *("again", "overlong", "empty-lines"),
 )
-"""What is counted of each piece. symbols, cost, rare, very-rare: its neighbourhoods, as in `junctions`; flow: nats, as
-in `flow`. Whether pieces come again is not counted: refrains, lists and small models repeat, and loops have a rule of
-their own (`runs`). fragment: the beginning of a word alone; glued: two words without a blank; pair, pair-cost,
-shunned: with the word before it, as in `pairs`."""
+"""What is counted of each piece. Whether pieces come again is not counted: refrains, lists and small models repeat, and
+loops have a rule of their own (`runs`). fragment: the beginning of a word alone; glued: two words without a blank;
+joined-unknown: a word that is joined to others and that no list has; again: the piece before it once more; overlong:
+letters of a word beyond those of `chunks`; empty-lines: of more than one, at most MOST_EMPTY."""
 
 ODD = ("odd-joined", "digit-joined", "odd-number", "odd-mark", "mixed-script", "dense-joined", "replaced", "odd-case")
 STRANGE = ("unknown", "unknown-again", "no-language", "odd-case")
-WORST = ("rare", "flow", "odd", "strange", "lines", "pair-cost", "shunned", "broken")
+BROKEN = ("fragment", "glued", "odd-joined", "odd-case", "joined-unknown")
+LINES = ("line", "lines")
+WORST = {"odd": ODD, "strange": STRANGE, "lines": (*LINES, "empty-lines"), "broken": BROKEN, "again": ("again",)}
 
 NAMES = (
     *COLUMNS,
-    *("log-pieces", "scripts", "kinds", "word-length", "spoken"),
-    *("cost-per-symbol", "rare-per-symbol", "cost-per-pair", "english"),
+    *("log-pieces", "scripts", "kinds", "word-length", "spoken", "english", "english-share", "distinct"),
+    *("spelt", "spelt-rare", "inside-words", *(f"worst-spelt-{length}" for length in SPELT)),
+    *("built", "built-rare", *(f"worst-built-{length}" for length in BUILT)),
     *(f"worst-{name}-{part}" for part in PARTS for name in WORST),
-    "flow-beside-the-worst",
 )
 _AT = {name: at for at, name in enumerate(COLUMNS)}
+_WORST = np.array([[float(name in names) for names in WORST.values()] for name in COLUMNS])
+"""[COLUMNS, WORST]: which are added up."""
 
 Matrix = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -75,31 +90,22 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Tables:
-    """What stands next to what: characters, kinds of words, and words, these by language."""
-
-    characters: junctions.Costs
-    words: junctions.Costs
-    pairs: Mapping[str, pairs.Pairs]
-
-
-@dataclass(frozen=True)
 class Spoken:
-    """The word lists that a script's words are looked up in; empty ones where no language was recognised. ranks: of
-    the frequent words of all its languages."""
+    """The word lists that a script's words are looked up in; empty ones where no language was recognised. frequent: of
+    all its languages."""
 
     languages: tuple[str, ...]
-    ranks: Mapping[str, str]
+    frequent: frozenset[str]
     known: tuple[frozenset[str], ...]
 
     def says(self, word: Word) -> str:
         """The column of a word of its own: frequent, known, unknown ..."""
         if not self.languages:
             return "odd-case" if word.case == "mixed" else "no-language"
-        heard = word.plain in self.ranks
+        heard = word.plain in self.frequent
         if heard and word.case != "mixed":
             return "frequent"
-        known = heard or self._knows(word.plain)
+        known = heard or self.knows(word.plain)
         if word.case == "mixed":
             return "known-odd-case" if known else "odd-case"
         if known:
@@ -114,25 +120,25 @@ class Spoken:
             yield "glued"
 
     def _two(self, first: str, second: str) -> bool:
-        return (first in self.ranks and self._usual(second)) or (second in self.ranks and self._usual(first))
+        return (first in self.frequent and self._usual(second)) or (second in self.frequent and self._usual(first))
 
     def _usual(self, plain: str) -> bool:
-        return plain in self.ranks or (len(plain) > 3 and any(plain in known(code) for code in self.languages))
+        return plain in self.frequent or (len(plain) > 3 and any(plain in known(code) for code in self.languages))
 
-    def _knows(self, plain: str) -> bool:
+    def knows(self, plain: str) -> bool:
         for words in self.known:  # noqa: SIM110 (called for every word; a generator takes twice as long)
             if plain in words:
                 return True
         return False
 
 
-def spoken(pieces: Sequence[Chunk], language: str = "", without: frozenset[str] = frozenset()) -> dict[str, Spoken]:
+def spoken(pieces: Chunks, language: str = "", without: frozenset[str] = frozenset()) -> dict[str, Spoken]:
     """By script, from the words of the whole text. language: the code of one that the text is said to be in; without:
     codes of languages that are taken to have no word list."""
     words = defaultdict(list)
-    for piece in pieces:
-        if piece.build.kind in ("word", "joined"):
-            for word in piece.build.words:
+    for build in pieces.builds:
+        if build.kind in ("word", "joined"):
+            for word in build.words:
                 words[word.script].append(word.plain)
     return {script: _lists(script, found, language, without) for script, found in words.items() if script in SPACED}
 
@@ -141,34 +147,43 @@ def _lists(script: str, words: list[str], language: str, without: frozenset[str]
     codes = tuple(code for code in languages(words, script) if code not in without)
     if language in of_script(script) and language not in codes:
         codes = (*codes, language)
+    if script == "LATIN" and "en" not in codes and speaks_english(words):
+        codes = (*codes, "en")
     borrowed = ("en",) if script == "LATIN" and codes and "en" not in codes else ()
-    return Spoken(codes, ranks(codes), tuple(known(c) for c in (*codes, *borrowed)))
+    return Spoken(codes, frequent(codes), tuple(known(c) for c in (*codes, *borrowed)))
 
 
-def windows(text: str, every: Sequence[Chunk], lists: dict[str, Spoken], tables: Tables) -> list[Window]:
+def windows(text: str, every: Chunks, lists: dict[str, Spoken], letters: Letters) -> list[Window]:
     """Overlapping windows over the whole text, a loop of it twice; one for a text shorter than a window, none for an
     empty one."""
     pieces = without_loops(text, every)
-    if not pieces:
+    if not len(pieces):
         return []
-    counted = _counted(text, pieces, lists, tables)
+    counted = _counted(text, pieces, lists)
     final = max(len(pieces) - WINDOW, 0)
     first = np.array([*range(0, final, STRIDE), final])
     last = np.minimum(first + WINDOW, len(pieces))
-    english = any("en" in each.languages for each in lists.values())
-    values = _described(counted, pieces, first, last, any(each.languages for each in lists.values()), english)
-    spans = [(pieces[a].start, pieces[b - 1].end) for a, b in zip(first.tolist(), last.tolist())]
-    return [Window(start, end, tuple(row)) for (start, end), row in zip(spans, values.tolist())]
+    starts = np.array([pieces.starts[at] for at in first.tolist()])
+    ends = np.array([pieces.ends[at - 1] for at in last.tolist()])
+    values = np.hstack(
+        [
+            _described(text, counted, pieces, first, last, lists),
+            _told(letters.spelt(text), starts, ends, SPELT),
+            _told(letters.built(text), starts, ends, BUILT),
+            _worst_parts(counted, first, last),
+        ]
+    )
+    return [Window(*row) for row in zip(starts.tolist(), ends.tolist(), map(tuple, values.tolist()))]
 
 
-def without_loops(text: str, pieces: Sequence[Chunk]) -> list[Chunk]:
+def without_loops(text: str, pieces: Chunks) -> Chunks:
     """Of pieces that come again and again in the same order, the first two rounds: loops have a rule of their own, and
     what is odd once is not odder for being said forty times."""
     if len(pieces) < 3:
-        return list(pieces)
+        return pieces
     number: dict[str, int] = {}
-    ids = np.array([number.setdefault(text[piece.start : piece.end], len(number)) for piece in pieces])
-    kept = np.ones(len(ids), dtype=bool)
+    ids = np.array([number.setdefault(piece, len(number)) for piece in pieces.of(text)])
+    kept: npt.NDArray[np.bool_] | None = None
     for period in range(1, min(LONGEST_LOOP, len(ids) // 3) + 1):
         same = ids[period:] == ids[:-period]
         if np.count_nonzero(same) < 2 * period:
@@ -176,166 +191,118 @@ def without_loops(text: str, pieces: Sequence[Chunk]) -> list[Chunk]:
         edges = np.flatnonzero(np.diff(np.concatenate(([0], same.view(np.int8), [0]))))
         for start, end in zip(edges[::2].tolist(), edges[1::2].tolist()):
             if end - start >= 2 * period:
+                kept = np.ones(len(ids), dtype=bool) if kept is None else kept
                 kept[start + 2 * period : end + period] = False
-    return [piece for piece, keep in zip(pieces, kept.tolist()) if keep]
+    if kept is None:
+        return pieces
+    keep = kept.tolist()
+    starts, ends = (list(compress(each, keep)) for each in (pieces.starts, pieces.ends))
+    return Chunks(starts, ends, list(compress(pieces.builds, keep)))
 
 
 def _described(
-    counted: Matrix,
-    pieces: Sequence[Chunk],
-    first: npt.NDArray[np.int64],
-    last: npt.NDArray[np.int64],
-    spoken: bool,
-    english: bool,
+    text: str, counted: Matrix, pieces: Chunks, first: Places, last: Places, lists: dict[str, Spoken]
 ) -> Matrix:
-    """[windows, len(NAMES)]"""
-    sums = _running(counted)
+    """[windows, columns]: COLUMNS first."""
+    letters = [build.letters for build in pieces.builds]
+    words = [len(build.words) for build in pieces.builds]
+    sums = running(np.column_stack([counted, letters, words]))
     counts = sums[last] - sums[first]
+    word_length = counts[:, -2] / np.maximum(1.0, counts[:, -1])
+    counts = counts[:, : len(COLUMNS)]
     solid = np.maximum(1.0, last - first - counts[:, _AT["line"]] - counts[:, _AT["lines"]])
-    lengths = _running(np.array([(p.build.letters, len(p.build.words)) for p in pieces]))
-    letters, words = (lengths[last] - lengths[first]).T
-    symbols = np.maximum(1.0, counts[:, _AT["symbols"]])
-    columns = [
-        np.log(last - first),
-        _distinct_scripts(pieces, first, last),
-        (counts[:, : len(KINDS)] > 0).sum(axis=1) / np.sqrt(last - first),
-        letters / np.maximum(1.0, words),
-        np.full(len(first), float(spoken)),
-        counts[:, _AT["cost"]] / symbols,
-        counts[:, _AT["rare"]] / symbols,
-        counts[:, _AT["pair-cost"]] / np.maximum(1.0, counts[:, _AT["pair"]]),
-        np.full(len(first), float(english)),
-    ]
-    looked_at = np.stack(
-        [
-            counted[:, _AT["rare"]],
-            counted[:, _AT["flow"]],
-            counted[:, [_AT[name] for name in ODD]].sum(axis=1),
-            counted[:, [_AT[name] for name in STRANGE]].sum(axis=1),
-            counted[:, [_AT["line"], _AT["lines"]]].sum(axis=1),
-            counted[:, _AT["pair-cost"]],
-            counted[:, _AT["shunned"]],
-            counted[:, [_AT["fragment"], _AT["glued"], _AT["odd-joined"], _AT["odd-case"]]].sum(axis=1),
-        ],
-        axis=1,
-    )
+    names = pieces.of(text)
+    columns = np.empty((len(first), 8))
+    columns[:, 0] = np.log(last - first)
+    columns[:, 1] = _distinct_scripts(pieces.builds, first, last)
+    columns[:, 2] = (counts[:, : len(KINDS)] > 0).sum(axis=1) / np.sqrt(last - first)
+    columns[:, 3] = word_length
+    columns[:, 4] = any(each.languages for each in lists.values())
+    columns[:, 5] = any("en" in each.languages for each in lists.values())
+    columns[:, 6] = counts[:, _AT["long-english"]] / np.maximum(1.0, counts[:, _AT["long"]])
+    columns[:, 7] = [len(set(names[a:b])) / (b - a) for a, b in zip(first.tolist(), last.tolist())]
+    return np.hstack([counts / solid[:, None], columns])
+
+
+def _told(stretch: Stretch, starts: Places, ends: Places, lengths: Sequence[int]) -> Matrix:
+    first, last = stretch.between(starts, ends)
+    return np.column_stack([stretch.means(first, last), *(stretch.worst(first, last, length) for length in lengths)])
+
+
+def _worst_parts(counted: Matrix, first: Places, last: Places) -> Matrix:
+    sums = running(counted @ _WORST)
+    found = []
     for part in PARTS:
-        worst = _worst(looked_at, part, first, last)
-        columns += list(worst.T)
-    rest = np.maximum(1.0, last - first - PARTS[-1])
-    flows = counts[:, _AT["flow"]]
-    columns.append((flows - worst[:, 1] * np.minimum(PARTS[-1], last - first)) / rest)
-    return np.column_stack([counts / solid[:, None], *columns])
+        length = min(part, len(counted))
+        means = (sums[length:] - sums[:-length]) / length
+        found.append(highest(means, first, np.maximum(last - length + 1, first + 1)))
+    return np.hstack(found)
 
 
-def _running(values: Matrix) -> Matrix:
-    return np.vstack([np.zeros(values.shape[1]), np.cumsum(values, axis=0)])
+def running(values: Matrix) -> Matrix:
+    """[n, ...] -> [n + 1, ...]: sums of those before each place."""
+    return np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0)])
 
 
-def _distinct_scripts(pieces: Sequence[Chunk], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Matrix:
-    everything = sorted({script for p in pieces for script in p.build.scripts})
+def highest(values: Matrix, first: Places, last: Places) -> Matrix:
+    """Of values [first, last) of each window, none of which is empty."""
+    ended = np.concatenate([values, values[-1:]])  # so that the end of the last window is a place
+    found: Matrix = np.maximum.reduceat(ended, np.column_stack([first, last]).ravel(), axis=0)[::2]
+    return found
+
+
+def _distinct_scripts(builds: Sequence[Build], first: Places, last: Places) -> Matrix:
+    kinds: dict[frozenset[str], int] = {}
+    which = [kinds.setdefault(build.scripts, len(kinds)) for build in builds]
+    everything = sorted(frozenset().union(*kinds))
     if len(everything) < 2:
         return np.full(len(first), float(len(everything)))
-    there = _running(np.array([[script in p.build.scripts for script in everything] for p in pieces], dtype=float))
+    rows = np.array([[float(script in scripts) for script in everything] for scripts in kinds])
+    there = running(rows[which])
     distinct: Matrix = ((there[last] - there[first]) > 0).sum(axis=1).astype(float)
     return distinct
 
 
-def _worst(values: Matrix, part: int, first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Matrix:
-    """[windows, columns]: the highest mean of any `part` pieces in a row of each window."""
-    length = min(part, len(values))
-    sums = _running(values)
-    means = (sums[length:] - sums[:-length]) / length
-    ends = np.maximum(last - length + 1, first + 1)
-    return np.stack([means[a:b].max(axis=0) for a, b in zip(first.tolist(), ends.tolist())])
-
-
-def _counted(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], tables: Tables) -> Matrix:
+def _counted(text: str, pieces: Chunks, lists: dict[str, Spoken]) -> Matrix:
     """[pieces, len(COLUMNS)]: 1 where a piece counts for a column."""
-    rows: list[int] = []
-    columns: list[int] = []
-    said: list[str] = []
+    cells: list[int] = []
     unknown: set[str] = set()
-    for row, piece in enumerate(pieces):
-        build = piece.build
-        names: list[str] = [build.kind]
-        symbol: str = build.kind
+    width, usual = len(COLUMNS), english()
+    before = ""
+    empty = [0] * len(pieces)
+    for row, (piece, build) in enumerate(zip(pieces.of(text), pieces.builds)):
+        start = row * width
+        if piece == before:
+            cells.append(start + _AT["again"])
+        before = piece
+        cells.append(start + build.column)
         if build.kind == "word":
             word = build.words[0]
-            column = _said(word, lists, unknown)
-            names.append(column)
-            symbol = lists[word.script].ranks[word.plain] if column == "frequent" else column
-            if column in ("unknown", "unknown-again") and word.case == "lower":
-                names += lists[word.script].broken(word.plain)
+            said = _said(word, lists, unknown)
+            cells.append(start + _AT[said])
+            if said in ("unknown", "unknown-again") and word.case == "lower":
+                cells += [start + _AT[name] for name in lists[word.script].broken(word.plain)]
+            if word.script == "LATIN" and len(word.plain) >= LONG:
+                cells.append(start + _AT["long"])
+                if word.plain in usual:
+                    cells.append(start + _AT["long-english"])
+        elif build.kind == "joined":
+            if any(_joined_unknown(word, lists) for word in build.words):
+                cells.append(start + _AT["joined-unknown"])
+        elif build.kind in LINES and row:
+            if build.kind == "lines":
+                empty[row] = min(MOST_EMPTY, piece.count("\n") - 2)
+            cells += [start + _AT[name] for name in _line(text, pieces, row)]
         if build.code:
-            names.append("code")
+            cells.append(start + _AT["code"])
         if build.replaced:
-            names.append("replaced")
-        names += _line(text, pieces, row)
-        said.append(symbol)
-        rows += [row] * len(names)
-        columns += [_AT[name] for name in names]
-    counted = np.zeros((len(pieces), len(COLUMNS)))
-    counted[rows, columns] = 1.0
-    counted[:, _AT["symbols"] : _AT["symbols"] + 4] = _neighbourhoods(text, pieces, tables.characters)
-    counted[:, _AT["pair"] : _AT["pair"] + 3] = _together(text, pieces, lists, tables.pairs)
-    counted[:, _AT["flow"]] = flow.nats(list(flow.symbols(pieces, said, text)), tables.words)
-    return counted
-
-
-def _together(
-    text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken], tables: Mapping[str, pairs.Pairs]
-) -> list[tuple[float, float, float]]:
-    """(whether it is known, its cost, whether it is shunned) of each word and the one before it, where nothing but a
-    blank is between them."""
-    nothing = 0.0, 0.0, 0.0
-    found = []
-    before, end = "", 0
-    for piece in pieces:
-        build = piece.build
-        word = build.words[0] if build.kind == "word" else None
-        told = nothing
-        if word is not None and before and piece.start - end == 1 and text[piece.start].isalpha():
-            cost = (
-                pairs.cost(lists[word.script].languages, before, word.plain, tables) if word.script in lists else None
-            )
-            if cost is not None:
-                told = 1.0, cost, float(cost > pairs.SHUNNED)
-        found.append(told)
-        before = word.plain if word is not None and text[piece.end - 1].isalpha() else ""
-        end = piece.end
-    return found
-
-
-def flow_symbols(text: str, pieces: Sequence[Chunk], lists: dict[str, Spoken]) -> list[str]:
-    """The sequence that the table of `flow` is counted from."""
-    unknown: set[str] = set()
-    said = []
-    for piece in pieces:
-        symbol: str = piece.build.kind
-        if symbol == "word":
-            word = piece.build.words[0]
-            column = _said(word, lists, unknown)
-            symbol = lists[word.script].ranks[word.plain] if column == "frequent" else column
-        said.append(symbol)
-    return [symbol for some in flow.symbols(pieces, said, text) for symbol in some]
-
-
-def _neighbourhoods(text: str, pieces: Sequence[Chunk], table: junctions.Costs) -> list[tuple[int, float, int, int]]:
-    """(symbols, their cost, how many are rare, very rare) of each piece and the gap before it."""
-    found: list[tuple[int, float, int, int]] = []
-    after, end = (junctions.START, junctions.START), 0
-    for piece in pieces:
-        build = piece.build
-        sequence = build.symbols
-        if piece.start > end and build.kind not in ("line", "lines"):
-            sequence = (junctions.of_gap(text[max(end, piece.start - LONGEST_GAP) : piece.start]), *sequence)
-        elif piece.start == end and found and build.kind in ("dense", "dense-joined"):
-            sequence = ()  # a later part of the piece before it
-        walk = table.walk(after, sequence)
-        found.append((len(sequence), walk.nats, walk.rare, walk.very_rare))
-        after, end = walk.end, piece.end
-    return found
+            cells.append(start + _AT["replaced"])
+    counted = np.zeros(len(pieces) * width)
+    counted[cells] = 1.0
+    table = counted.reshape(len(pieces), width)
+    table[:, _AT["empty-lines"]] = empty
+    table[:, _AT["overlong"]] = [build.overlong for build in pieces.builds]
+    return table
 
 
 def _said(word: Word, lists: dict[str, Spoken], unknown: set[str]) -> str:
@@ -349,12 +316,17 @@ def _said(word: Word, lists: dict[str, Spoken], unknown: set[str]) -> str:
     return column
 
 
-def _line(text: str, pieces: Sequence[Chunk], row: int) -> list[str]:
+def _joined_unknown(word: Word, lists: dict[str, Spoken]) -> bool:
+    if word.case != "lower" or len(word.plain) < 3 or word.script not in lists:
+        return False
+    spoken = lists[word.script]
+    return not (word.plain in spoken.frequent or spoken.knows(word.plain))
+
+
+def _line(text: str, pieces: Chunks, row: int) -> list[str]:
     """What a line break shows: a line of one mark alone before it, or one that ends in the middle of a sentence."""
-    if pieces[row].build.kind not in ("line", "lines") or row == 0:
-        return []
-    before = pieces[row - 1].build
-    alone = row == 1 or pieces[row - 2].build.kind in ("line", "lines")
+    before = pieces.builds[row - 1]
+    alone = row == 1 or pieces.builds[row - 2].kind in LINES
     if before.kind in ("mark", "odd-mark") and alone:
         return ["lone-mark-line"]
-    return ["cut-line"] if before.kind in ("word", "joined") and text[pieces[row - 1].end - 1].islower() else []
+    return ["cut-line"] if before.kind in ("word", "joined") and text[pieces.ends[row - 1] - 1].islower() else []

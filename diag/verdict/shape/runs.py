@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from diag.verdict.shape.values import Evidence, Weight
 
@@ -66,9 +67,9 @@ def _told(text: str, start: int, end: int, period: int, prompt: str) -> Iterator
 def longest_loop(text: str) -> tuple[int, int, int] | None:
     """(start, end, period) of the stretch that repeats with some period up to LONGEST_PERIOD and is the longest;
     None where hardly anything repeats."""
-    if len(text) < 16 or len(set(map("".join, zip(text, text[1:], text[2:], text[3:])))) > 0.7 * (len(text) - 3):
-        return None
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    if len(codes) < 16 or _distinct(codes) > 0.7:
+        return None
     best: tuple[int, int, int] | None = None
     for period in range(2, min(LONGEST_PERIOD, len(codes) // 3) + 1):
         breaks = np.flatnonzero(codes[period:] != codes[:-period])
@@ -81,6 +82,13 @@ def longest_loop(text: str) -> tuple[int, int, int] | None:
     return best
 
 
+def _distinct(codes: npt.NDArray[np.uint32]) -> float:
+    """Share of sequences of four characters that are there once only, or for the first time."""
+    two = codes[:-1].astype(np.uint64) << np.uint64(21) | codes[1:]
+    four = two[:-2] * np.uint64(0x9E3779B97F4A7C15) ^ two[2:]
+    return len(np.unique(four)) / len(four)
+
+
 def _weight(text: str, start: int, end: int, unit: str, repeats: float) -> Weight | None:
     length, share = end - start, (end - start) / len(text)
     if len(set(unit)) == 1:
@@ -88,9 +96,10 @@ def _weight(text: str, start: int, end: int, unit: str, repeats: float) -> Weigh
     if not any(c.isalpha() for c in unit):
         # Rules of tables, lists of numbers, dumps: only where there is next to nothing else.
         return "suspect" if share > 0.9 and repeats >= 40 and not set(unit) <= RULERS | {" ", "\n"} else None
-    # Phrases come again and again from healthy small models at temperature 0; one word alone seldom does.
+    # Phrases come again and again from healthy small models at temperature 0; one word alone seldom does, unless a mark
+    # is between (`wir, wir,`, `urn:urn:`): of 15,300 clean outputs two did from the first word on, and six with marks.
     one_word = len(unit.split()) == 1
-    if one_word and repeats >= 24 and length >= 60 and share > 0.8:  # from the first word on
+    if unit.strip().isalpha() and one_word and repeats >= 24 and length >= 60 and share > 0.8:
         return "garbled"
     if one_word and repeats >= 24 and length >= 60 and (share > 0.5 or _to_the_end(text, end)):
         return "suspect"

@@ -1,16 +1,17 @@
 """Salad: words, pieces of words, code and marks without an order. Pure; the trees and their limits are in salad.json.
 
-A window of 40 pieces is described by some four dozen shares, counts and costs (`features`): how many words its language
-knows, how many pieces are joined as nothing is joined, what kind of word follows what ... A small ensemble of decision
-trees turns them into one score. It was trained on manuals, guides, verse, code and data in about 30 languages and a
-healthy model's outputs, against random tokens, broken models and the lab's garbled outputs
-(`benchmarks/verdict_train.py`). The limits are those that next to none of the clean texts passes. What stands out in a
-window is said beside the score.
+A window of 40 pieces is described by some five dozen shares, counts and costs (`features`): how many words its language
+knows, how many pieces are joined as nothing is joined, how rare its letters are after those before them ... A small
+ensemble of decision trees turns them into one score. It was trained on manuals, guides, verse, code, data and what
+programs say, in about a hundred languages, and a healthy model's outputs, against random tokens, token ids read by
+another vocabulary, broken models and the lab's garbled outputs (`benchmarks/verdict_train.py`). The limits are those
+that next to none of the clean texts passes. What stands out in a window is said beside the score.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diag.verdict.shape import flow, junctions, pairs
+from diag.verdict.shape import letters
 from diag.verdict.shape.chunks import chunks
-from diag.verdict.shape.features import NAMES, Tables, Window, spoken, windows
+from diag.verdict.shape.features import NAMES, Window, spoken, windows
 from diag.verdict.shape.values import Evidence
 
 LEAST_PIECES = 3
@@ -47,37 +48,53 @@ _TELLING = {
     "lone-mark-line": "lines of one mark",
     "scripts": "scripts",
     "unknown-again": "unknown words that come again",
+    "joined-unknown": "unknown words joined to others",
+    "again": "pieces said twice",
+    "spelt-rare": "letters where hardly any language has them",
 }
 
 
 @dataclass(frozen=True)
-class Trees:
-    """Nodes of all trees, one after the other, as arrays [nodes]: the feature that is asked for, the threshold, and
-    where to go on; a leaf asks feature 0 and goes on to itself whatever the answer, `value` is what it says. roots:
-    where each tree begins; depth: of the deepest. usual: by feature, the value that one clean window in a hundred
-    exceeds."""
+class Nodes:
+    """Of all trees, one after the other, as arrays [nodes]: the feature that is asked for, the threshold (of a leaf
+    what it says), and where to go on; a leaf asks feature 0 and goes on to itself whatever the answer. roots: where
+    each tree begins."""
 
-    base: float
     feature: npt.NDArray[np.int64]
-    threshold: npt.NDArray[np.float64]
     value: npt.NDArray[np.float64]
     left: npt.NDArray[np.int64]
     right: npt.NDArray[np.int64]
     roots: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Trees:
+    """depth: of the deepest. usual: by feature, the value that one clean window in a hundred exceeds. suspect_above,
+    garbled_above: the limits of texts of at most `up_to` pieces, and of longer ones."""
+
+    base: float
+    nodes: Nodes
     depth: int
-    suspect_above: float
-    garbled_above: float
+    up_to: tuple[int, ...]
+    suspect_above: tuple[float, ...]
+    garbled_above: tuple[float, ...]
     usual: tuple[float, ...]
+
+    def limits(self, pieces: int) -> tuple[float, float]:
+        """Above which a text of so many pieces is suspect, and garbled."""
+        at = bisect_left(self.up_to, pieces)
+        return self.suspect_above[at], self.garbled_above[at]
 
     def scores(self, windows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """windows [W, features] -> [W]."""
         count, width = windows.shape
-        flat, rows = windows.ravel(), np.repeat(np.arange(count) * width, len(self.roots))
-        at = np.tile(self.roots, count)
+        nodes = self.nodes
+        flat, rows = windows.ravel(), np.repeat(np.arange(count) * width, len(nodes.roots))
+        at = np.tile(nodes.roots, count)
         for _ in range(self.depth):
-            goes_left = flat.take(rows + self.feature.take(at)) <= self.threshold.take(at)
-            at = np.where(goes_left, self.left.take(at), self.right.take(at))
-        found: npt.NDArray[np.float64] = self.base + self.value.take(at).reshape(count, -1).sum(axis=1)
+            goes_left = flat.take(rows + nodes.feature.take(at)) <= nodes.value.take(at)
+            at = np.where(goes_left, nodes.left.take(at), nodes.right.take(at))
+        found: npt.NDArray[np.float64] = self.base + nodes.value.take(at).reshape(count, -1).sum(axis=1)
         return found
 
 
@@ -88,13 +105,11 @@ def model() -> Trees:
         raise ValueError("salad.json was trained on other features: run benchmarks/verdict_train.py")
     with resources.files(__package__).joinpath("salad.npz").open("rb") as file:
         nodes = dict(np.load(file))
-    limits = raw["suspect_above"], raw["garbled_above"]
-    return _flat(nodes, raw["base"], raw["depth"], limits, tuple(raw["usual"]))
+    limits = tuple(raw["up_to"]), tuple(raw["suspect_above"]), tuple(raw["garbled_above"])
+    return Trees(raw["base"], _flat(nodes), raw["depth"], *limits, tuple(raw["usual"]))
 
 
-def _flat(
-    nodes: dict[str, npt.NDArray[Any]], base: float, depth: int, limits: tuple[float, float], usual: tuple[float, ...]
-) -> Trees:
+def _flat(nodes: dict[str, npt.NDArray[Any]]) -> Nodes:
     """nodes: arrays [trees, nodes]; feature -1: a leaf, whose value is what it says."""
     trees, size = nodes["feature"].shape
     roots = np.arange(trees) * size
@@ -104,8 +119,7 @@ def _flat(
     left, right = (
         np.where(leaf, own, (nodes[side].astype(np.int64) + roots[:, None]).ravel()) for side in ("left", "right")
     )
-    asked = np.where(leaf, 0, feature).astype(np.int64)
-    return Trees(base, asked, value, value, left, right, roots, depth, *limits, usual)
+    return Nodes(np.where(leaf, 0, feature).astype(np.int64), value, left, right, roots)
 
 
 def trimmed(text: str) -> str:
@@ -120,21 +134,22 @@ def salad(text: str, offset: int = 0, language: str = "") -> Iterator[Evidence]:
         return
     trees = model()
     lists = spoken(pieces, language)
-    found = windows(text, pieces, lists, Tables(junctions.costs(), flow.costs(), pairs.tables()))
+    found = windows(text, pieces, lists, letters.tables())
     scores = trees.scores(np.array([window.values for window in found]))
     worst, score = found[int(scores.argmax())], float(scores.max())
-    if score <= trees.suspect_above:
+    suspect_above, garbled_above = trees.limits(len(pieces))
+    if score <= suspect_above:
         return
     unsure = "HANGUL" in lists or worst["dense"] + worst["dense-joined"] > 0.1
-    garbled_above = trees.garbled_above + (LESS_SURE if unsure else 0.0)
-    bad = int((scores > trees.suspect_above).sum())
+    garbled_above += LESS_SURE if unsure else 0.0
+    bad = int((scores > suspect_above).sum())
     numbers = {"score": round(score, 2), "windows": bad, "of_windows": len(found)}
     yield Evidence(
         "salad",
         "garbled" if score > garbled_above else "suspect",
         (worst.start + offset, worst.end + offset),
         _why(worst, trees),
-        {**numbers, "garbled_above": garbled_above, "suspect_above": trees.suspect_above},
+        {**numbers, "garbled_above": garbled_above, "suspect_above": suspect_above},
     )
 
 

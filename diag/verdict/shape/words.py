@@ -8,7 +8,7 @@ language whose words are otherwise known do.
 from __future__ import annotations
 
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -53,13 +53,34 @@ def languages(words: Iterable[str], script: str) -> tuple[str, ...]:
     """The at most two languages of this script whose common words are most frequent among `words` (lower case);
     () where hardly any common word of any is among them."""
     common = _common(script)
+    said = Counter(words)
     counts: Counter[str] = Counter()
-    total = 0
-    for word in words:
-        total += 1
-        counts.update(common.get(word, ()))
-    least = max(2, total // 25)
+    for word, times in said.items():
+        for code in common.get(word, ()):
+            counts[code] += times
+    least = max(2, said.total() // 25)
     return tuple(code for code, count in counts.most_common(2) if count >= least)
+
+
+LONG = 5
+"""Letters of a word that is of no other language by chance."""
+
+LEAST_LONG, ENGLISH = 3, 0.3
+"""Long English words, and their share of all long ones, from which on a text is taken to be English as well."""
+
+
+def speaks_english(words: Iterable[str]) -> bool:
+    """Whether enough of the long ones are English. Short words of one language are words of many others by chance, so
+    that a few tokens of a vocabulary are soon taken for Italian; long ones are not."""
+    long = {word for word in words if len(word) >= LONG}
+    found = len(long & english())
+    return found >= max(LEAST_LONG, ENGLISH * len(long))
+
+
+@lru_cache(maxsize=1)
+def english() -> frozenset[str]:
+    """The usual words: without those that the long list has of other languages."""
+    return frozenset(chain.from_iterable(_list("en", "small")))
 
 
 def of_script(script: str) -> list[str]:
@@ -85,25 +106,15 @@ def _sorted(code: str) -> list[str]:
     return sorted(chain.from_iterable(_list(code, "small")))
 
 
-RANKS = (12, 60, 300, FREQUENT)
-"""A frequent word is of the first rank among the twelve most frequent ones of its language, and so on."""
-
-
 @lru_cache(maxsize=128)
-def ranks(codes: tuple[str, ...]) -> dict[str, str]:
-    """Frequent word -> its rank, the highest that one of these languages gives it: "w0" for the most frequent ones to
-    "w3"."""
-    found: dict[str, str] = {}
-    for code in codes:
-        mine = _ranked(code)
-        both = {word: min(mine[word], found[word]) for word in mine.keys() & found.keys()}
-        found = {**found, **mine, **both}
-    return found
+def frequent(codes: tuple[str, ...]) -> frozenset[str]:
+    """The frequent words of any of these languages."""
+    return frozenset().union(*map(_frequent, codes))
 
 
 @lru_cache(maxsize=48)
-def _ranked(code: str) -> dict[str, str]:
-    return {word: f"w{bisect_right(RANKS, at)}" for at, word in enumerate(_first(code, FREQUENT))}
+def _frequent(code: str) -> frozenset[str]:
+    return frozenset(_first(code, FREQUENT))
 
 
 @lru_cache(maxsize=16)
