@@ -270,27 +270,29 @@ def _counted(text: str, pieces: Chunks, lists: dict[str, Spoken]) -> Matrix:
     width, usual = len(COLUMNS), english()
     before = ""
     empty = [0] * len(pieces)
+    start = -width
     for row, (piece, build) in enumerate(zip(pieces.of(text), pieces.builds)):
-        start = row * width
+        start += width
+        kind = build.kind
+        cells.append(start + build.column)
         if piece == before:
             cells.append(start + _AT["again"])
         before = piece
-        cells.append(start + build.column)
-        if build.kind == "word":
+        if kind == "word":
             word = build.words[0]
             said = _said(word, lists, unknown)
             cells.append(start + _AT[said])
             if said in ("unknown", "unknown-again") and word.case == "lower":
                 cells += [start + _AT[name] for name in lists[word.script].broken(word.plain)]
-            if word.script == "LATIN" and len(word.plain) >= LONG:
+            if build.letters >= LONG and word.script == "LATIN":
                 cells.append(start + _AT["long"])
                 if word.plain in usual:
                     cells.append(start + _AT["long-english"])
-        elif build.kind == "joined":
+        elif kind == "joined":
             if any(_joined_unknown(word, lists) for word in build.words):
                 cells.append(start + _AT["joined-unknown"])
-        elif build.kind in LINES and row:
-            if build.kind == "lines":
+        elif kind in LINES and row:
+            if kind == "lines":
                 empty[row] = min(MOST_EMPTY, piece.count("\n") - 2)
             cells += [start + _AT[name] for name in _line(text, pieces, row)]
         if build.code:

@@ -72,7 +72,10 @@ def longest_loop(text: str) -> tuple[int, int, int] | None:
         return None
     best: tuple[int, int, int] | None = None
     for period in range(2, min(LONGEST_PERIOD, len(codes) // 3) + 1):
-        breaks = np.flatnonzero(codes[period:] != codes[:-period])
+        breaks = codes[period:] != codes[:-period]
+        if len(breaks) - np.count_nonzero(breaks) < 2 * period:
+            continue
+        breaks = np.flatnonzero(breaks)
         edges = np.concatenate(([-1], breaks, [len(codes) - period]))
         at = int((edges[1:] - edges[:-1]).argmax())
         start, matched = int(edges[at]) + 1, int(edges[at + 1] - edges[at]) - 1
