@@ -29,6 +29,8 @@ FOREIGN = {
         "--clean",
         "--repeats",
         "--releases",
+        "--part",
+        "--chunks",
         "--lab",
         "--cache",
         "--examples",

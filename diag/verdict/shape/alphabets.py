@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 import unicodedata
+from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +14,20 @@ from diag.verdict.shape.ngrams import Symbols
 CAPITAL = 4096
 """Most symbols that are told apart, and what is added to one that is a capital after a small letter."""
 
-FIRST = 16
 _CLASSES = "NLMPSZC"
+"""First letters of Unicode's categories: the symbols from 1 on, of characters that have none of their own."""
+
+_DIGIT, _QUOTE, _LOWER, _UPPER, _OTHER, _REPLACED, FIRST = 1, 8, 9, 10, 11, 12, 16
 _MARKS = {
     **{mark: FIRST + at for at, mark in enumerate(string.punctuation + "–—…•· \n\t")},
-    **dict.fromkeys("“”„«»‘’‚‹›", 8),
+    **dict.fromkeys("“”„«»‘’‚‹›", _QUOTE),
 }
-_LOWER, _UPPER, _OTHER, _DIGIT, _REPLACED = 9, 10, 11, 1, 12
 
 Places = npt.NDArray[np.intp]
 
 
-class Alphabet:
-    """characters -> symbols; of a run of one symbol so many are kept as `most` says, 1 or 2."""
+class Alphabet(ABC):
+    """Characters -> symbols. Of a run of one symbol two are kept, or one of those that `_once` says."""
 
     size = 2 * CAPITAL
 
@@ -48,10 +50,12 @@ class Alphabet:
         at = np.flatnonzero(kept)
         return self._marked(found.astype(np.uint32), points)[at], at
 
+    @abstractmethod
     def _symbol(self, character: str) -> int:
-        raise NotImplementedError
+        """Asked once of each character."""
 
     def _marked(self, symbols: Symbols, points: Symbols) -> Symbols:
+        """With what a character's neighbour adds to it. points: of Unicode."""
         return symbols
 
 
@@ -64,14 +68,14 @@ class Spelling(Alphabet):
         self._ids = {character: FIRST + at for at, character in enumerate(characters)}
         self._small = np.zeros(0x110000, np.bool_)
         self._capital = np.zeros(0x110000, np.bool_)
-        self._once[[1, *(self._ids[blank] for blank in " \n" if blank in self._ids)]] = True
+        self._once[[_DIGIT, *(self._ids[blank] for blank in " \n" if blank in self._ids)]] = True
 
     def _symbol(self, character: str) -> int:
         small = character.lower()
         small = small if len(small) == 1 else character
         self._small[ord(character)], self._capital[ord(character)] = character.islower(), character.isupper()
         kind = unicodedata.category(character)[0]
-        return 1 if kind == "N" else self._ids.get(small, 1 + _CLASSES.index(kind))
+        return _DIGIT if kind == "N" else self._ids.get(small, 1 + _CLASSES.index(kind))
 
     def _marked(self, symbols: Symbols, points: Symbols) -> Symbols:
         symbols[1:] += np.uint32(CAPITAL) * (self._capital[points[1:]] & self._small[points[:-1]])

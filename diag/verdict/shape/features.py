@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.verdict.shape.chunks import KINDS, Build, Chunks, Word
-from diag.verdict.shape.letters import Letters, Stretch
+from diag.verdict.shape.letters import Letters, Stretch, highest
 from diag.verdict.shape.words import (
     LONG,
     SPACED,
@@ -242,13 +242,6 @@ def _worst_parts(counted: Matrix, first: Places, last: Places) -> Matrix:
 def running(values: Matrix) -> Matrix:
     """[n, ...] -> [n + 1, ...]: sums of those before each place."""
     return np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0)])
-
-
-def highest(values: Matrix, first: Places, last: Places) -> Matrix:
-    """Of values [first, last) of each window, none of which is empty."""
-    ended = np.concatenate([values, values[-1:]])  # so that the end of the last window is a place
-    found: Matrix = np.maximum.reduceat(ended, np.column_stack([first, last]).ravel(), axis=0)[::2]
-    return found
 
 
 def _distinct_scripts(builds: Sequence[Build], first: Places, last: Places) -> Matrix:

@@ -56,13 +56,17 @@ class Stretch:
         some = min(length, len(sums) - 1)
         means = (sums[some:] - sums[:-some]) / length
         a = np.minimum(first, len(means) - 1)
-        b = np.maximum(last - some + 1, a + 1)
-        ended = np.concatenate([means, means[-1:]])
-        found: Matrix = np.maximum.reduceat(ended, np.column_stack([a, b]).ravel())[::2]
-        return found
+        return highest(means, a, np.maximum(last - some + 1, a + 1))
 
 
 _NONE = np.zeros(1, np.bool_)
+
+
+def highest(values: Matrix, first: Places, last: Places) -> Matrix:
+    """Of values [first, last) of each window, none of which is empty."""
+    ended = np.concatenate([values, values[-1:]])  # so that the end of the last window is a place
+    found: Matrix = np.maximum.reduceat(ended, np.column_stack([first, last]).ravel(), axis=0)[::2]
+    return found
 
 
 @dataclass(frozen=True)
