@@ -7,6 +7,7 @@ language whose words are otherwise known do.
 
 from __future__ import annotations
 
+import gc
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
@@ -91,7 +92,9 @@ def of_script(script: str) -> list[str]:
 @lru_cache(maxsize=48)
 def known(code: str) -> frozenset[str]:
     """Every word of a language's list, lower case; English has the long one, since everybody borrows from it."""
-    return frozenset(chain.from_iterable(_list(code, "large" if code == "en" else "small")))
+    found = frozenset(chain.from_iterable(_list(code, "large" if code == "en" else "small")))
+    _kept()
+    return found
 
 
 def begins(code: str, plain: str) -> bool:
@@ -103,7 +106,9 @@ def begins(code: str, plain: str) -> bool:
 
 @lru_cache(maxsize=48)
 def _sorted(code: str) -> list[str]:
-    return sorted(chain.from_iterable(_list(code, "small")))
+    found = sorted(chain.from_iterable(_list(code, "small")))
+    _kept()
+    return found
 
 
 @lru_cache(maxsize=128)
@@ -143,4 +148,11 @@ def _list(code: str, size: str) -> list[list[str]]:
     import wordfreq
 
     buckets: list[list[str]] = wordfreq.get_frequency_list(code, wordlist=size)
+    _kept()
     return buckets
+
+
+def _kept() -> None:
+    """Word lists are there as long as the process: Python's collector need not walk a million words again and again,
+    which takes a quarter of a second each time."""
+    gc.freeze()
