@@ -71,7 +71,7 @@ SUSPECT_RATE, GARBLED_RATE = 0.006, 0.002
 """Clean texts that may pass each limit, in cross-validation: of people, and of a model."""
 
 UP_TO = (7, 15, 39)
-"""Pieces of a text up to which it has a limit of its own: of a few pieces less can be said, so that less is enough."""
+"""Pieces of a text up to which it has a limit of its own: of few pieces less can be said, and clean ones score more."""
 
 FOLDS = 3
 HARD, HARDER = -0.5, 3.0

@@ -81,7 +81,7 @@ def test_no_healthy_server_writes_this(name: str) -> None:
 
 SHORT = (
     "well mys driving flour worseformal ultimately Iraq Saf Phys obvioustransmit omit tokenocal flour worse addressed",
-    " mowingliest diaspora plac(\"{} rehears massage plac heatersoflav achieved",
+    ' mowingliest diaspora plac("{} rehears massage plac heatersoflav achieved',
     " Congressemptimportia de reception gutos deempt abAlex-herrera- cuff aerospace sit wanted reception expand assist",
 )
 """Right token ids, read by another vocabulary: of a dozen pieces, some of which are words of several languages."""

@@ -154,14 +154,17 @@ def salad(text: str, offset: int = 0, language: str = "") -> Iterator[Evidence]:
 
 
 def _why(window: Window, trees: Trees) -> str:
-    """What is further above what clean texts have than anything else."""
-    over = []
+    """What is further above what clean texts have than anything else; where nothing is, what comes nearest to it."""
+    told = []
     for name, words in _TELLING.items():
         value, usual = window[name], trees.usual[NAMES.index(name)]
-        if value > usual:
-            shown = f"{value:.0f} {words} (clean texts: up to {usual:.0f})"
-            if name != "scripts":
-                shown = f"{100 * value:.0f} % {words} (clean texts: up to {100 * usual:.0f} %)"
-            over.append((value / (usual + 0.02), shown))
-    told = [shown for _, shown in sorted(over, reverse=True)[:3]]
-    return "; ".join(told) or "no single number stands out; taken together they are not those of clean texts"
+        shown = f"{value:.0f} {words} (clean texts: up to {usual:.0f})"
+        if name != "scripts":
+            shown = f"{100 * value:.0f} % {words} (clean texts: up to {100 * usual:.0f} %)"
+        told.append((value / (usual + 0.02), value > usual, shown))
+    told.sort(reverse=True)
+    over = [shown for _, above, shown in told[:3] if above]
+    if over:
+        return "; ".join(over)
+    nearest = "; ".join(shown for ratio, _, shown in told[:2] if ratio > 0)
+    return f"taken together its numbers are not those of clean texts: {nearest or 'no single one stands out'}"
