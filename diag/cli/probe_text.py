@@ -22,7 +22,7 @@ MOST_PROBLEMS = 10
 @JSON
 def text(file: str, as_json: bool) -> int:
     """Judge the texts in FILE.jsonl, one JSON object a line with "text" and, where known, "id", "prompt", "language",
-    "token_ids", "finish_reason", "expect", "absent", "error"; - reads standard input. No server is asked.
+    "token_ids", "finish_reason", "expect", "absent", "parses", "error"; - reads standard input. No server is asked.
 
     Each text is healthy, suspect, garbled or unknown, with what speaks for it: the rule, the place, the numbers.
 
