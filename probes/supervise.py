@@ -77,9 +77,7 @@ def serve(args: Mapping[str, Any], talk: Talk, signals: Signals, draws: int = DR
             reserved = _ports.Reservation(wanted)
         except _ports.Taken as taken:
             return _port_in_use(wanted, "is in use on this host; no server was started", list(taken.args))
-        left_s = deadline_s - (time.monotonic() - began)
-        asked = dict(args, ready=dict(args["ready"], deadline_s=left_s))
-        supervisor = Supervisor(asked, reserved.port, talk, signals)
+        supervisor = Supervisor(args, reserved.port, talk, signals, until=began + deadline_s)
         try:
             ended = supervisor.run(float(args.get("stop_grace_s", 10)))
         finally:
@@ -102,8 +100,9 @@ def _port_in_use(port: int, how: str, details: List[str]) -> Json:
 class Supervisor:
     """One server's life: started, waited for, watched, stopped."""
 
-    def __init__(self, args: Mapping[str, Any], port: int, talk: Talk, signals: Signals) -> None:
-        self.talk, self.signals, self.port = talk, signals, port
+    def __init__(self, args: Mapping[str, Any], port: int, talk: Talk, signals: Signals, until: float) -> None:
+        """until: of `time.monotonic`, when it must be ready."""
+        self.talk, self.signals, self.port, self.until = talk, signals, port, until
         self.run_id = str(args["run_id"])
         self.argv = [word.replace("{port}", str(port)) for word in args["argv"]]
         self.env: Dict[str, Optional[str]] = dict(args.get("env") or {})
@@ -178,7 +177,7 @@ class Supervisor:
                             return "taken"
                         self.ready = True
                         self.talk.emit({"event": "ready", "after_s": round(now - self.begun, 3)})
-                    elif now - self.begun > self.deadline_s:
+                    elif now > self.until:
                         self.health_said = health.last
                         return "not_healthy"
                     elif now - said >= 1:

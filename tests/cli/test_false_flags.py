@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +131,9 @@ def test_a_command_is_tried_for_several_hosts_at_once(diag: Diag, tmp_path: Path
     assert told["culprit"]["factors"] == {"b": 1, "d": 1}
     assert (told["host"], told["hosts"], told["left_out"]) == ("one, two", ["one", "two"], {})
     made = (tmp_path / "made").read_text().split()
-    assert sorted(made) == sorted(trial["host"] for trial in told["trials"])
+    counted = Counter(trial["host"] for trial in told["trials"])
+    assert not counted - Counter(made)
+    assert (Counter(made) - counted).total() <= 1  # one may be under way on the other host when the answer is known
     assert set(made) == {"one", "two"}
     page = diag("runs", "show", told["run"]).out
     assert "one, two" in page.splitlines()[0]
