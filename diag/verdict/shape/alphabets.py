@@ -26,6 +26,11 @@ _MARKS = {
 Places = npt.NDArray[np.intp]
 
 
+def code_points(text: str) -> npt.NDArray[np.uint32]:
+    """Of Unicode, surrogates too, one of each character."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
 class Alphabet(ABC):
     """Characters -> symbols. Of a run of one symbol two are kept, or one of those that `_once` says."""
 
@@ -37,7 +42,7 @@ class Alphabet(ABC):
 
     def __call__(self, text: str) -> tuple[Symbols, Places]:
         """(symbols, where in the text they are)"""
-        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        points = code_points(text)
         found = self._table[points]
         if found.size and found.min() < 0:
             for character in set(text):

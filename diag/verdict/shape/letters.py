@@ -14,7 +14,7 @@ from importlib import resources
 import numpy as np
 import numpy.typing as npt
 
-from diag.verdict.shape.alphabets import Alphabet, Building, Places, Spelling
+from diag.verdict.shape.alphabets import Alphabet, Building, Places, Spelling, code_points
 from diag.verdict.shape.ngrams import COST_STEPS, Costs, Table
 
 RARE = 5.0
@@ -78,7 +78,7 @@ class Letters:
 
     def spelt(self, text: str) -> Stretch:
         costs, at = _costs(text, self.spelling, self.spelt_table)
-        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)[at]
+        points = code_points(text)[at]
         letter = _IS_LETTER[np.minimum(points, 128)]
         inside = np.zeros(len(at), np.bool_)
         inside[1:] = letter[1:] & letter[:-1]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from diag.verdict.shape.alphabets import code_points
 from diag.verdict.shape.values import Evidence, Weight
 
 LONGEST_PERIOD = 80
@@ -67,7 +68,7 @@ def _told(text: str, start: int, end: int, period: int, prompt: str) -> Iterator
 def longest_loop(text: str) -> tuple[int, int, int] | None:
     """(start, end, period) of the stretch that repeats with some period up to LONGEST_PERIOD and is the longest;
     None where hardly anything repeats."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    codes = code_points(text)
     if len(codes) < 16 or _distinct(codes) > 0.7:
         return None
     best: tuple[int, int, int] | None = None
